@@ -581,20 +581,6 @@ ROWS: Final = (
         "integration/models/test_reading.py::test_an_item_of_a_lock_that_was_lost_is_saved_after_a_refresh",
     ),
     (
-        "a batch with an isolation shows expired items",
-        "_models/isolation.py",
-        "if image is not None and (include_expired or not expiry.is_expired(model, image)):",
-        "if image is not None:",
-        "integration/models/test_reading.py::test_an_isolation_shows_no_expired_item",
-    ),
-    (
-        "get with an isolation shows expired items",
-        "_models/reads.py",
-        "            item = cls.from_raw_data(image)\n            return item if include_expired else expiry.present(item)",  # noqa: E501 - the code as it stands
-        "            return cls.from_raw_data(image)",
-        "integration/models/test_reading.py::test_an_isolation_shows_no_expired_item",
-    ),
-    (
         "get_or_create reads what another caller created from a replica",
         "_models/writes.py",
         "            with suppress(DoesNotExist):\n                return cls.get(hash_key, range_key, consistent_read=True), False",  # noqa: E501 - the code as it stands
@@ -663,6 +649,27 @@ ROWS: Final = (
         "                self._most = MOST\n                _tell_all",
         "                _tell_all",
         "integration/models/test_combining.py::test_a_value_that_cannot_be_stored",
+    ),
+    (
+        "a write gives up values that its instance does not show",
+        "_writes/unique_rows.py",
+        "return whole if self._old else expiry.for_save(self._model, whole)",
+        "return None",
+        "integration/unique/test_unique.py::test_a_copy_that_was_read_in_part",
+    ),
+    (
+        "a new item cannot replace an expired one that had a unique value",
+        "_writes/unique_rows.py",
+        "return whole if self._old else expiry.for_save(self._model, whole)",
+        "return whole",
+        "integration/unique/test_faults.py::test_what_has_expired_holds_nothing",
+    ),
+    (
+        "a write without a check of the version takes a unique value",
+        "_writes/unique_rows.py",
+        "    if not checks_version:\n",
+        "    if False:\n",
+        "integration/unique/test_unique.py::test_a_write_that_does_not_check_the_version_is_refused",
     ),
     (
         "the own row of a copy is taken for another item's",

@@ -50,7 +50,7 @@ from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks.locked_all import in_order, locked_all
 from pynamo_locking._models.attributes import VersionAttribute
-from pynamo_locking._models.isolation import IsolatedReader
+from pynamo_locking._models.isolation import SERIALIZABLE, IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._models.tables import OwnRows, RawAttribute
 from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
@@ -814,7 +814,7 @@ class Disjoint:
         )
 
     def _has_changed(self, guard: TransactionItem) -> bool:
-        image = IsolatedReader("serializable").read(self._guards, guard.key)
+        image = IsolatedReader(SERIALIZABLE).read(self._guards, guard.key)
         return versions.known_of(self._guards, image or {}) != guard.before
 
 

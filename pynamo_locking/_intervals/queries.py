@@ -14,7 +14,7 @@ from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
 from pynamo_locking._items.expiry import is_expired, is_projected
 from pynamo_locking._models.awaited import awaited_each, awaited_read
-from pynamo_locking._models.isolation import IsolatedReader, stored_pages
+from pynamo_locking._models.isolation import READ_COMMITTED, IsolatedReader, stored_pages
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._pynamodb import indexes_of
 from pynamo_locking.exceptions import as_model
@@ -203,7 +203,7 @@ class IntervalQueries(Generic[_M]):
 
     def _overlapping(self, hash_key: Any, span: Span) -> list[tuple[Image, Span]]:
         keys.hash_key_of(self._model, hash_key)
-        found = overlapping(self._axis, hash_key, span, IsolatedReader("read_committed"))
+        found = overlapping(self._axis, hash_key, span, IsolatedReader(READ_COMMITTED))
         return sorted(found, key=lambda each: begin_of(each[1]))
 
     def free(self, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:

@@ -486,9 +486,10 @@ def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -
     """
     model: Any = found if isinstance(found, type) else type(found)
     expected = [known for known in map(_meant_by, tags or ()) if known is not None]
-    has_ids = shape_of(model).write_id_name is not None
+    shape = shape_of(model)
     is_one = tags is not None and len(expected) == len(tags) == 1
-    if found is model and is_one and (expected[0].write_id is not None or not has_ids):
+    is_enough = shape.unique is None and (shape.write_id_name is None or (is_one and expected[0].write_id is not None))
+    if found is model and is_one and is_enough:
         item = model(hash_key, range_key)  # no read is needed: the write itself compares
         set_known(item, expected[0])
         return item

@@ -1,20 +1,18 @@
-"""Isolation levels of reads outside transactions: committed, or what transactions intend.
+"""The isolation levels of transactions, and their reads of committed items.
 
 An item with the intent of a transaction is judged by the record of that transaction: if it is committed, the values of
-the intent are applied and shown; if it is pending, the item's values are shown, or the intended ones with
-``"read_uncommitted"``; if it is aborted or unknown, the intent is dropped. A record that is pending is believed only
-for an intent that was read before it, so the records are forgotten before each later read. A snapshot ignores a pending
-intent only as R13 allows.
+the intent are applied and shown; if it is pending, the read waits, or shows the item's values; if it is aborted or
+unknown, the intent is dropped. A record that is pending is believed only for an intent that was read before it, so the
+records are forgotten before each later read. A snapshot ignores a pending intent only as R13 allows.
 
-Queries and scans read pages that grow, and count what they show, so a limit costs no read of a whole table. Rejected:
-a filter that leaves items with intents out, and one read more for each of them, which misses rows that come meanwhile.
+Queries read pages that grow, so a limit costs no read of a whole table. Rejected: a filter that leaves items with
+intents out, and one read more for each of them, which misses rows that come meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from pynamodb.exceptions import GetError, TransactWriteError
 from pynamodb.pagination import PageIterator, ResultIterator
@@ -22,20 +20,18 @@ from pynamodb.pagination import PageIterator, ResultIterator
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import IntentResolution, resolution_of_intent, shows_committed
-from pynamo_locking._io import client, lock_record, responses, transaction_record, write_intents
+from pynamo_locking._io import client, lock_record, responses
 from pynamo_locking._io.batch_requests import get_batch
 from pynamo_locking._io.model_doors import lock_attribute_of
-from pynamo_locking._io.stored_rows import Image, Place
+from pynamo_locking._io.stored_rows import Image
 from pynamo_locking._io.write_intents import Resolver, conflicts
-from pynamo_locking._items import conditions, effects, expiry, keys, versions
-from pynamo_locking._items.keys import ItemKey, key_attributes
-from pynamo_locking._pynamodb import connection_of, discriminator_of, range_name_of, serialize_key
+from pynamo_locking._items import versions
+from pynamo_locking._items.keys import ItemKey
+from pynamo_locking._pynamodb import connection_of, serialize_key
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pynamodb.expressions.condition import Condition
+    from collections.abc import Iterator, Sequence
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.lock_queue import WriteIntent
@@ -53,8 +49,8 @@ _T = TypeVar("_T")
 _MOST_ROWS: Final = 1 << 20
 
 
-class Pages:
-    """The pages of PynamoDB, one by one."""
+class _Growing:
+    """The pages of PynamoDB, one by one, of which each is at most twice as large as the one before."""
 
     def __init__(self, pages: PageIterator[Any]) -> None:
         self._pages = pages
@@ -66,14 +62,7 @@ class Pages:
         return self
 
     def __next__(self) -> Any:
-        return next(self._pages)
-
-
-class _Growing(Pages):
-    """Pages of which each is at most twice as large as the one before."""
-
-    def __next__(self) -> Any:
-        page = super().__next__()
+        page = next(self._pages)
         if self._pages.page_size is not None:
             self._pages.page_size = min(2 * self._pages.page_size, _MOST_ROWS)
         return page
@@ -111,22 +100,49 @@ def stored_rows(model: type[PlacedMixin], at_most: int) -> list[Image]:
     return rows
 
 
-# Reads of items that transactions may be about to change.
+# The isolation levels, and reads of items that transactions may be about to change.
 
 
-#: Wait for undecided transactions; wait only where `validate` would; show committed values; show intended values.
-LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
+class Level(NamedTuple):
+    """What a transaction of an isolation level does.
+
+    Attributes:
+        waits: its reads wait for undecided transactions. Otherwise they show what was committed before those; if the
+            level `checks_reads`, only where `validate` can do so too.
+        checks_reads: the commit checks all that was read, not only what is written.
+        may_write: it may write.
+    """
+
+    waits: bool
+    checks_reads: bool
+    may_write: bool
+
+
+SERIALIZABLE: Final = Level(waits=True, checks_reads=True, may_write=True)
+SNAPSHOT: Final = Level(waits=False, checks_reads=True, may_write=False)
+READ_COMMITTED: Final = Level(waits=False, checks_reads=False, may_write=True)
+
+#: By their names, which users write.
+LEVELS: Final = {"serializable": SERIALIZABLE, "snapshot": SNAPSHOT, "read_committed": READ_COMMITTED}
+
+
+def level_of(isolation: str, *, read_only: bool) -> Level:
+    """Return the level of a transaction; refuse other names."""
+    if isolation not in tuple(LEVELS):
+        raise ConfigurationError(f"isolation must be one of {', '.join(LEVELS)}, not {isolation!r}.")
+    level = LEVELS[isolation]
+    if not read_only:
+        return level
+    return SNAPSHOT if level.checks_reads else level._replace(may_write=False)
 
 
 class IsolatedReader:
-    """Reads items consistently, on one of the `LEVELS`, for a transaction with that priority, if there is one.
+    """Reads items consistently, as a `Level` says, for a transaction with that priority, if there is one.
 
     It waits until the deadline, by the monotonic clock; without one as long as a single write.
     """
 
-    def __init__(self, level: str, *, deadline: Deadline | None = None, priority: str | None = None) -> None:
-        if level not in LEVELS:
-            raise ConfigurationError(f"isolation must be one of {', '.join(LEVELS)}, not {level!r}.")
+    def __init__(self, level: Level, *, deadline: Deadline | None = None, priority: str | None = None) -> None:
         self._level = level
         self._deadline = deadline
         self._ghosts = 0
@@ -173,9 +189,7 @@ class IsolatedReader:
         if image is None or found is None:
             return (image,)
         row, intent = found
-        if self._level == "read_uncommitted":
-            return (_intended(row, image, intent),)
-        if self._level != "serializable" and self._is_in_the_future(seen.record(row, intent), intent):
+        if not self._level.waits and self._is_in_the_future(seen.record(row, intent), intent):
             return (None if intent.is_placeholder else image,)
         return None
 
@@ -199,7 +213,7 @@ class IsolatedReader:
 
     def _is_in_the_future(self, record: TransactionRecord | None, intent: WriteIntent) -> bool:
         """Tell whether the intent belongs to an undecided transaction, which comes after everything read here."""
-        if self._level == "snapshot":
+        if self._level.checks_reads:
             # Placeholders and their records must fit into the one read that checks them.
             self._ghosts += intent.is_placeholder
             if not shows_committed(record) or self._ghosts > dynamodb.MOST_ACTIONS // 2:
@@ -267,17 +281,6 @@ class _Seen:
         self._records.clear()
 
 
-def _intended(row: LockRow, image: Image, intent: WriteIntent) -> Image | None:
-    """Return the item as it will be if the transaction that has an intent on it is committed."""
-    record_table = transaction_record.declared_record_table(row, intent)
-    if intent.op == "delete":
-        return None
-    if intent.op == "keep":
-        return None if intent.is_placeholder else image
-    intent = write_intents.whole(record_table, intent) or intent
-    return {name: value for name, value in image.items() if name not in intent.remove} | dict(intent.set)
-
-
 @contextlib.contextmanager
 def for_commit() -> Iterator[None]:
     """Turn errors of reads before the first write of a commit into `TransactionConflict` or `TransactWriteError`."""
@@ -293,98 +296,3 @@ def for_commit() -> Iterator[None]:
         raise TransactWriteError(
             f"Failed to read an item for the commit: {cause}", responses.readable(cause)
         ) from error
-
-
-# Queries, scans and batches outside transactions that show committed items, or what transactions intend.
-
-
-_M = TypeVar("_M", bound="PlacedMixin")
-_LEVELS: Final = ("read_committed", "read_uncommitted")
-
-
-def reader_of(isolation: str, **in_part: Any) -> IsolatedReader:
-    """Return what reads whole items with an isolation; refuse others, and what cannot be combined with them."""
-    if isolation not in _LEVELS or any(value is not None for value in in_part.values()):
-        raise ConfigurationError(
-            f"reads outside transactions know the isolations {' and '.join(_LEVELS)}, of whole items, and of no index, "
-            f"which lags behind its table: not {isolation!r}"
-            + "".join(f" with {name}={value!r}" for name, value in in_part.items() if value is not None)
-            + ". Query the index without it, and get() the items with it."
-        )
-    return IsolatedReader(isolation)
-
-
-def pages_of(
-    model: type[_M],
-    operation: Any,
-    arguments: tuple[Any, ...],
-    wanted: Condition | None,
-    reader: IsolatedReader,
-    *,
-    limit: int | None,
-    page_size: int | None,
-    rate_limit: float | None,
-    **how: Any,
-) -> ResultIterator[_M]:
-    """Return the items of a query or scan that a filter wants, judged by what the isolation shows of them.
-
-    DynamoDB judges the items without an intent, and returns all that have one.
-    """
-    classes = discriminator_of(model)
-    if classes is not None:
-        wanted = conditions.both(wanted, classes.is_in(*classes.get_registered_subclasses(model)))
-    lock = lock_attribute_of(model)
-    sent = wanted
-    if lock is not None and wanted is not None:
-        effects.check(wanted)
-        sent = wanted | Place(lock.attr_name, lock_record.TX).exists()
-    first = limit if page_size is None else page_size
-    start = how.pop("last_evaluated_key")
-    kwargs = {**how, "exclusive_start_key": start, "filter_condition": sent, "consistent_read": True, "limit": first}
-    found: ResultIterator[_M] = ResultIterator(
-        operation, arguments, kwargs, map_fn=model.from_raw_data, limit=limit, rate_limit=rate_limit
-    )
-    found = found if page_size is not None else growing(found)
-    found.page_iter = cast("PageIterator[Any]", _Shown(found.page_iter, model, wanted, reader))
-    return found
-
-
-class _Shown(Pages):
-    """Pages with what an isolation shows of their items."""
-
-    def __init__(self, pages: Any, model: type[PlacedMixin], wanted: Condition | None, reader: IsolatedReader) -> None:
-        super().__init__(pages)
-        self._model = model
-        self._wanted = wanted
-        self._reader = reader
-        self._names = [attribute.attr_name for attribute in key_attributes(model)]
-
-    def __next__(self) -> Any:
-        page = super().__next__()
-        found = [({name: image[name] for name in self._names}, image) for image in page["Items"]]
-        shown = self._reader.committed(self._model, found, self._reader.resolver())
-        items = [
-            image
-            for (_, stored), image in zip(found, shown, strict=True)
-            if image is not None and (not self._has_intent(stored) or self._is_wanted(image))
-        ]
-        return {**page, "Items": items, "Count": len(items)}
-
-    def _has_intent(self, stored: Image) -> bool:
-        lock = lock_attribute_of(self._model)
-        return lock is not None and lock_record.TX in stored.get(lock.attr_name, {}).get("M", {})
-
-    def _is_wanted(self, image: Image) -> bool:
-        return effects.holds(image, self._wanted)
-
-
-def batch_of(model: type[_M], items: Iterable[Any], reader: IsolatedReader, *, include_expired: bool) -> Iterator[_M]:
-    """Yield the items of some keys that the isolation shows, a hundred by each request."""
-    has_range = range_name_of(model) is not None
-    table = connection_of(model).table_name
-    found = (keys.key_of(model, *(item if has_range else (item, None))) for item in items)
-    asked = iter({keys.ItemKey.of(table, key): key for key in found}.values())
-    while some := list(islice(asked, dynamodb.MOST_KEYS)):
-        for image in reader.read_all(model, some):
-            if image is not None and (include_expired or not expiry.is_expired(model, image)):
-                yield model.from_raw_data(image)

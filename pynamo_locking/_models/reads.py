@@ -1,4 +1,4 @@
-"""Reads that leave out items that count as absent, and can require committed values."""
+"""Reads that leave out items that count as absent."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pynamodb.exceptions import DoesNotExist
 from pynamodb.expressions.operand import Path
 from typing_extensions import Self, override
 
-from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import lock_record, responses
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import Place
-from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.awaited import awaited_item, awaited_items, awaited_read, awaited_write
-from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of
-from pynamo_locking._pynamodb import connection_of, key_values_of, map_results, serialize_key
+from pynamo_locking._models.isolation import growing
+from pynamo_locking._pynamodb import key_values_of, map_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,9 +50,11 @@ class ReadingMixin(PlacedMixin):
         attributes_to_get: Any = None,
         *,
         include_expired: bool = False,
-        isolation: str | None = None,
     ) -> Self:
         """Get an item; consistently if this context holds its lock. See PynamoDB's `Model.get`.
+
+        What is stored in an item is a committed state; for a moment after a commit of more than 100 actions it may be
+        the previous one. A transaction with ``read_only=True`` reads several items as they were at one moment.
 
         Args:
             hash_key: the item's hash key.
@@ -61,25 +62,12 @@ class ReadingMixin(PlacedMixin):
             consistent_read: as in PynamoDB.
             attributes_to_get: as in PynamoDB. The whole item cannot be saved before `refresh`: see `save`.
             include_expired: of an `ExpiringMixin`, return the item even if it has expired.
-            isolation: ``"read_committed"``: the committed item, even if the transaction that wrote it has not been
-                finished yet. ``"read_uncommitted"``: what a transaction intends, decided or not. Both read
-                consistently, and whole items. Without it: the stored item, which is a committed state; for a moment
-                after a commit it may be the previous one.
 
         Raises:
             DoesNotExist: there is no such item, or it has expired.
-            ConfigurationError: any other isolation; `Transaction.get` has those.
 
-        Cost: 1 read; with `isolation` 1 more for the record if a transaction has an intent on the item, 1 write if it
-            is decided.
+        Cost: 1 read.
         """
-        if isolation is not None:
-            reader = reader_of(isolation, attributes_to_get=attributes_to_get)
-            image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
-            if image is None:
-                raise cls.DoesNotExist("There is no such item.")
-            item = cls.from_raw_data(image)
-            return item if include_expired else expiry.present(item)
         target = cls._target_held_here(hash_key, range_key)
         if target is not None and target.is_elsewhere and attributes_to_get is None:
             return _present(target.read(), include_expired=include_expired)
@@ -113,16 +101,11 @@ class ReadingMixin(PlacedMixin):
         attributes_to_get: Any = None,
         *,
         include_expired: bool = False,
-        isolation: str | None = None,
     ) -> Iterator[Self]:
-        """Get the items of some keys. See PynamoDB's `Model.batch_get`, and `get` for `isolation`.
+        """Get the items of some keys. See PynamoDB's `Model.batch_get`.
 
-        Cost: 1 request for each hundred keys. With `isolation` consistent reads, and what `get` takes for each item
-        that a transaction has an intent on: those of one decided transaction 25 in a request.
+        Cost: 1 request for each hundred keys.
         """
-        if isolation is not None:
-            reader = reader_of(isolation, attributes_to_get=attributes_to_get)
-            return batch_of(cls, items, reader, include_expired=include_expired)
         asked = cls._with_needed(attributes_to_get)
         found, part = super().batch_get(items, consistent_read, asked), _whole_names(asked)
         return (
@@ -149,15 +132,14 @@ class ReadingMixin(PlacedMixin):
         rate_limit: float | None = None,
         *,
         include_expired: bool = False,
-        isolation: str | None = None,
         **options: Any,
     ) -> ResultIterator[_R]:
-        """Query items. See PynamoDB's `Model.query`, and `get` for `isolation`, which no index has.
+        """Query items. See PynamoDB's `Model.query`.
 
         Expired items are read, not returned. So with a `limit`, and no `page_size`, each page is twice as large as the
-        page before; with `isolation` as well. Filters are judged by what the isolation shows.
+        page before.
 
-        Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for intents.
+        Cost: that of the query.
         """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
         how: dict[str, Any] = {
@@ -170,7 +152,7 @@ class ReadingMixin(PlacedMixin):
             "rate_limit": rate_limit,
         }
         in_part = {"index_name": index_name, "attributes_to_get": attributes_to_get}
-        return cls._found("query", (hash_key,), (filter_condition, unexpired), isolation, in_part, how, options)
+        return cls._found("query", (hash_key,), (filter_condition, unexpired), in_part, how, options)
 
     @override
     @classmethod
@@ -189,10 +171,9 @@ class ReadingMixin(PlacedMixin):
         attributes_to_get: Sequence[str] | None = None,
         *,
         include_expired: bool = False,
-        isolation: str | None = None,
         **options: Any,
     ) -> ResultIterator[_R]:
-        """Scan items. See PynamoDB's `Model.scan`, and `query` for `isolation` and its cost."""
+        """Scan items. See PynamoDB's `Model.scan`, and `query`."""
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
         how: dict[str, Any] = {
             "segment": segment,
@@ -204,7 +185,7 @@ class ReadingMixin(PlacedMixin):
             "rate_limit": rate_limit,
         }
         in_part = {"index_name": index_name, "attributes_to_get": attributes_to_get}
-        return cls._found("scan", (), (filter_condition, unexpired), isolation, in_part, how, options)
+        return cls._found("scan", (), (filter_condition, unexpired), in_part, how, options)
 
     @classmethod
     def _found(
@@ -212,17 +193,11 @@ class ReadingMixin(PlacedMixin):
         operation: str,
         key: tuple[Any, ...],
         filters: tuple[Condition | None, Condition | None],
-        isolation: str | None,
         in_part: dict[str, Any],
         how: dict[str, Any],
         options: dict[str, Any],
     ) -> ResultIterator[Self]:
         """Query or scan, with the caller's filter, and the one that leaves out expired items."""
-        if isolation is not None:
-            reader = reader_of(isolation, **in_part, **options)
-            serialized = serialize_key(cls, *key)[:1] if key else ()
-            act = getattr(connection_of(cls), operation)
-            return pages_of(cls, act, serialized, conditions.both(*filters), reader, **how)
         index_name, asked = in_part["index_name"], _listed(in_part["attributes_to_get"])
         visible = cls._only_visible(*filters, index_name)
         found: ResultIterator[Self] = getattr(super(), operation)(
@@ -247,24 +222,14 @@ class ReadingMixin(PlacedMixin):
         rate_limit: float | None = None,
         *,
         include_expired: bool = False,
-        isolation: str | None = None,
         **options: Any,
     ) -> int:
-        """Count items. See PynamoDB's `Model.count`, and `get` for `isolation`.
+        """Count items. See PynamoDB's `Model.count`.
 
         Without a hash key it is DynamoDB's own estimate for the whole table, expired items included.
 
-        Cost: that of a query, with the same `isolation`, which then transfers the items.
+        Cost: that of a query.
         """
-        if isolation is not None:
-            reader_of(isolation, index_name=index_name, **options)
-            if hash_key is None:
-                raise ConfigurationError(
-                    "without a hash key, count() is an estimate: count scan(isolation=...) instead."
-                )
-            where = (hash_key, range_key_condition, filter_condition)
-            how: dict[str, Any] = {"page_size": limit, "rate_limit": rate_limit, "include_expired": include_expired}
-            return sum(1 for _ in cls.query(*where, isolation=isolation, **how))
         if hash_key is not None:
             unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
             filter_condition = cls._only_visible(filter_condition, unexpired, index_name)

@@ -49,7 +49,6 @@ from pynamo_locking._transactions.transaction import (
     check_writable,
     idempotency_key_of,
     is_committed,
-    isolation_of,
     items_of,
 )
 from pynamo_locking._writes.write import locked_by
@@ -527,8 +526,6 @@ class IdempotentCall:
         return tx
 
     def _enter_in(self, tx: Transaction) -> IdempotencyTable:
-        if isolation_of(tx) == "read_uncommitted":
-            raise ConfigurationError("a result counts once it is committed: choose another isolation.")
         row = tx.get_or_none(type(self._row), self._terms.key)
         if row is not None and _is_kept(row.kept_until_ms):
             raise _AlreadyAnswered(row)

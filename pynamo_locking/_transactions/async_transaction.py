@@ -189,7 +189,7 @@ class AsyncTransaction:
     async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
         members = self._transaction._members
         async with self._line.turn():
-            self._transaction._check_placing()
+            self._transaction._check_writable()
             placed = made()
             for lock in placed.locks() if pessimistic else ():
                 await handle_of(lock).abegin_block(members.left())

@@ -566,21 +566,15 @@ def _claims_of(member: TransactionItem) -> UniqueRows | None:
     """Return what the write of an item does to the rows of its unique values; read it if its values are not known."""
     if member.write is None or member.write.claims is None:
         return None
-    if not member.is_checked:
-        member.pin()
     known, old = versions.values_of(member.item)
     if isinstance(member.base, Unread) and not member.is_absent and not (known.write_id and known == member.before):
         member.load()
     after = member.shown_image() if isinstance(member.after, Unread) else member.after  # which may read the item
-    is_hint = isinstance(member.base, Unread) and not member.is_absent
-    new = unique_values.watched(member.model, after)
-    claims = UniqueRows(
-        member.item,
-        TransactWriteError,
-        lambda _: new,
-        old if is_hint else unique_values.watched(member.model, member.stored),
-    )
-    member.expected = claims.condition() if is_hint else None
+    is_unread = isinstance(member.base, Unread) and not member.is_absent
+    if not is_unread:
+        old = unique_values.watched(member.model, member.stored)
+    claims = UniqueRows(member.item, TransactWriteError, old, unique_values.watched(member.model, after))
+    member.expected = claims.condition() if is_unread else None
     return claims
 
 

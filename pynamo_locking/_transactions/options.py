@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._models.isolation import Level
 
 
 #: A commit renews its lease between requests; a shorter lease could end within a slow request.
@@ -43,7 +44,7 @@ def check_model(model: Any) -> None:
 _QUERY_OPTIONS: Final = frozenset({"scan_index_forward", "limit", "page_size", "rate_limit"})
 
 
-def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
+def check_query(model: Any, level: Level, options: dict[str, Any]) -> None:
     """Refuse a query that cannot keep the promise of the transaction's isolation."""
     unknown = sorted(options.keys() - _QUERY_OPTIONS - {"index_name"})
     if unknown:
@@ -56,7 +57,7 @@ def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
             "an index is eventually consistent, so a transaction cannot query it: query it outside, and get() "
             "the items in the transaction."
         )
-    if isolation in ("serializable", "snapshot") and not is_guarding(model):
+    if level.checks_reads and not is_guarding(model):
         raise ConfigurationError(
             f"other transactions could add items to the query of {model.__name__} before this one is committed. "
             f"Set Meta.guard_queries = True (its items are then created and deleted by transactions only), or "
@@ -64,11 +65,11 @@ def check_query(model: Any, isolation: str, options: dict[str, Any]) -> None:
         )
 
 
-def check_scan(model: Any, isolation: str, at_most: Any) -> None:
+def check_scan(model: Any, level: Level, at_most: Any) -> None:
     """Refuse a scan that cannot keep the promise of the transaction's isolation, or has no bound."""
     if not is_count(at_most):
         raise ConfigurationError(f"at_most must be a whole number above 0, not {at_most!r}.")
-    if isolation in ("serializable", "snapshot") and not is_guarding_table(model):
+    if level.checks_reads and not is_guarding_table(model):
         raise ConfigurationError(
             f"other transactions could add items to the scan of {model.__name__} before this one is committed. Set "
             f'Meta.guard_queries = "table" (its items are then created and deleted by transactions only, which all '

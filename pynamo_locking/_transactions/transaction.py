@@ -20,7 +20,7 @@ from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
-from pynamo_locking._models.isolation import IsolatedReader
+from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
@@ -133,7 +133,7 @@ class Transaction:
             than 99 items can be written only if their models name it there.
         isolation: ``"serializable"``: the commit checks everything that was read. ``"snapshot"``: the same, but nothing
             can be written, and reads do not wait for undecided transactions. ``"read_committed"``: only items that are
-            also written are checked. ``"read_uncommitted"``: reads show uncommitted values.
+            also written are checked, and reads do not wait either.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
         wait: how long to wait for other transactions and locks, in seconds or as a timedelta; one deadline from now on.
             60 s.
@@ -173,9 +173,8 @@ class Transaction:
         check_options(table, idempotency_key, workers)
         self.id: str = runtime.current.token()
         self.is_repeated: bool = False
-        self._isolation = isolation
-        self._read_only = read_only or isolation == "snapshot"
-        if self._read_only and (idempotency_key is not None or record):
+        self._level = level_of(isolation, read_only=read_only)
+        if not self._level.may_write and (idempotency_key is not None or record):
             what = "a record" if idempotency_key is None else "an idempotency key"
             raise ConfigurationError(f"{what} is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
@@ -199,10 +198,8 @@ class Transaction:
         self._was_done = False  # before, by another transaction with this idempotency key
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
-        relies_on_reads = isolation in ("serializable", "snapshot")
-        level = "snapshot" if relies_on_reads and self._read_only else isolation
-        reader = IsolatedReader(level, deadline=deadline, priority=priority)
-        self._members = TransactionItems(self.id, table, reader, deadline, relies_on_reads)
+        reader = IsolatedReader(self._level, deadline=deadline, priority=priority)
+        self._members = TransactionItems(self.id, table, reader, deadline, self._level.checks_reads)
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -302,7 +299,7 @@ class Transaction:
         Raises:
             OverlapError: a row overlaps another row; the transaction is as it was before the call.
             LockTimeout: the range locks were not free in time.
-            ConfigurationError: the model has no intervals, or the isolation is ``"read_uncommitted"``; or as there.
+            ConfigurationError: the model has no intervals; or as there.
 
         Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
         said there of `pessimistic`. In the commit 1 action for each row and each hash key. With an `idempotency_key` 2
@@ -323,20 +320,15 @@ class Transaction:
         self._place(lambda: moved(self, row, begin, end), pessimistic=pessimistic)
 
     def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
-        self._check_placing()
+        self._check_writable()
         placed = made()
         for lock in placed.locks() if pessimistic else ():
             self._members.hold(lock)
         placed.stage()
 
-    def _check_placing(self) -> None:
-        self._check_writable()
-        if self._isolation == "read_uncommitted":
-            raise ConfigurationError("only committed rows tell which intervals are free: choose another isolation.")
-
     def _check_writable(self) -> None:
         self._check_open()
-        if self._read_only:
+        if not self._level.may_write:
             raise ConfigurationError("this transaction is read only: use another one to write.")
 
     def _count_in_guard(self, member: TransactionItem) -> None:
@@ -461,7 +453,7 @@ class Transaction:
         Cost: 1 write, and 1 read for each item that was written without being read.
         """
         self._check_open()
-        if self._read_only or self._members.locks or self._after_commit or self._after_rollback:
+        if not self._level.may_write or self._members.locks or self._after_commit or self._after_rollback:
             raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
         id_ = suspension.suspend(
             self._members, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
@@ -487,7 +479,7 @@ class Transaction:
         Cost: 1 read, and 1 request for each hundred items of a model; 1 action more in the commit.
         """
         self._check_open()
-        if self._read_only:
+        if not self._level.may_write:
             raise ConfigurationError(
                 "a read-only transaction cannot resume another one: its commit would delete the row."
             )
@@ -713,7 +705,7 @@ class Transaction:
         """
         self._check_open()
         check_model(model)
-        check_query(model, self._isolation, options)
+        check_query(model, self._level, options)
         return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
 
     def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
@@ -735,7 +727,7 @@ class Transaction:
         """
         self._check_open()
         check_model(model)
-        check_scan(model, self._isolation, at_most)
+        check_scan(model, self._level, at_most)
         return self._members.scan(model, filter_condition, at_most)
 
 
@@ -745,11 +737,6 @@ class Transaction:
 def items_of(transaction: Transaction) -> TransactionItems:
     """Return the items of a transaction."""
     return transaction._members
-
-
-def isolation_of(transaction: Transaction) -> str:
-    """Return the isolation level of a transaction."""
-    return transaction._isolation
 
 
 def idempotency_key_of(transaction: Transaction) -> str | None:

@@ -265,7 +265,7 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
         raise error.cause from None
 
 
-#: How often a write reads what may change before each of its attempts: a queue, or unique values.
+#: How often a write looks at the queue of another row, which may change before each of its attempts.
 _MOST_READS: Final = 8
 
 
@@ -426,10 +426,6 @@ class Work:
         """Return the substitute for the lost response of a work that a row shows as applied."""
         return {}
 
-    def replans(self, refused: Sequence[tuple[RowWrite, Refusal]]) -> bool:  # noqa: ARG002
-        """Ask for something else, as the refusal shows; tell whether it does."""
-        return False
-
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
         """Send one attempt."""
         if not self.is_transaction:
@@ -573,8 +569,6 @@ def _outcome_of(work: Work, row: RowWrite, refusal: Refusal) -> Outcome:
 
 def _is_cleared(work: Work, refused: Sequence[tuple[RowWrite, Refusal]], error: Exception, *, is_open: bool) -> bool:
     """Remove what is in the way; tell whether the work may be sent again."""
-    if work.replans(refused):
-        return True
     with conflicts(work.kind, error, work.unknown if is_open else None, told=work.told):
         found = [(row.lock, row.intent_in(refusal.image)) for row, refusal in refused]
         intents = [(lock, intent) for lock, intent in found if lock is not None and intent is not None]
@@ -631,12 +625,8 @@ class ItemWork(Work):
         self.row = self.item = RowWrite(None, None if check else lock, write, check, second=second)
         self._unanswered = unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
-        self.values = self._rows_of_values()
-        self.reads_left = _MOST_READS
-
-    def _rows_of_values(self) -> list[RowWrite]:
-        claims = self.write.claims
-        return [] if claims is None else [writer.row_write(write) for writer, write in claims.rows]
+        claims = [] if write.claims is None else write.claims.rows
+        self.values = [writer.row_write(row) for writer, row in claims]
 
     @property
     def is_transaction(self) -> bool:  # type: ignore[override]
@@ -650,15 +640,6 @@ class ItemWork(Work):
             self.row.request, self.token = self.row.made(), ""
         self.values = [row for row in self.values if not row.is_dropped]
         return [self.row, *self.others, *self.values]
-
-    @override
-    def replans(self, refused: Sequence[tuple[RowWrite, Refusal]]) -> bool:
-        images = [refusal.image for row, refusal in refused if row is self.row]
-        if not (images and self.reads_left and self.write.expects_other_values(*images)):
-            return False
-        self.reads_left -= 1
-        self.row.request, self.values, self.token = self.row.made(), self._rows_of_values(), ""
-        return True
 
     @override
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:

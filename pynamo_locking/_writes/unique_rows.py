@@ -1,14 +1,14 @@
 """The rows of unique values, which are written in one native transaction with their items.
 
-A write names in its condition the values that it expects the stored item to have, and adds and removes their rows. So
-the rows are those of the stored item, whatever the instance was: what an instance remembers is a hint, which saves a
-read. If the hint is wrong, the refusal shows the stored item, and the write is sent again with its values.
+A write gives up the values that its instance was read with, and takes those that it stores. It checks the version, and
+its condition names the old values as well: so the rows are those of the stored item, also where the instance lacks some
+of its attributes. A write that does not check the version would not know what it gives up, and is refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.expressions.operand import Value
@@ -20,12 +20,12 @@ from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
-from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._items.keys import ItemKey, key_of, label_of
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, ttl_attribute_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
@@ -111,70 +111,49 @@ class UniqueRows:
 
     Args:
         kind: PynamoDB's error of the write.
-        change: returns what the item will be, given what it is, of the attributes that matter.
+        old: what the stored item is, of the attributes that matter.
+        new: what it will be.
 
     Attributes:
-        old: what the stored item is expected to be, of these attributes.
         released: the values that it gives up, by the names of their rows.
         claimed: the values that it takes, or keeps with another time of expiry.
     """
 
-    table: type[Any]
-    old: Mapping[str, Any]
-    released: dict[str, unique_values.Value]
-    claimed: dict[str, unique_values.Value]
-    holder: Holder
-
     def __init__(
-        self,
-        item: Model,
-        kind: type[PynamoDBException],
-        change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        old: Mapping[str, Any] | None = None,
+        self, item: Model, kind: type[PynamoDBException], old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> None:
-        self.item: Model = item
         self.kind: type[PynamoDBException] = kind
-        self._change = change
-        declared = unique_values.unique_of(type(item))
+        self._model, self._old, new = type(item), old, canonical_item(new)
+        declared = unique_values.unique_of(self._model)
         assert declared is not None  # noqa: S101 - asked for only then
-        self.table, self._expires, self._watched = declared.table, declared.expires, declared.watched
+        self.table: type[Any] = declared.table
+        self._watched = declared.watched
         _check_place(item, self.table)
-        self._key = key_of(type(item), *key_values_of(item))
-        self.expect(versions.values_of(item)[1] if old is None else old)
-
-    def expect(self, old: Mapping[str, Any]) -> None:
-        """Plan for a stored item with these values."""
-        self.old, new, model = old, canonical_item(self._change(old)), type(self.item)
-        was, now = unique_values.held(model, {**old, **self._key}), unique_values.held(model, {**new, **self._key})
-        ends = expiry.time_in(new, self._expires)
-        is_moved = expiry.time_in(old, self._expires) != ends
+        key = key_of(self._model, *key_values_of(item))
+        was, now = (unique_values.held(self._model, {**image, **key}) for image in (old, new))
+        ends = expiry.time_in(new, declared.expires)
+        is_moved = expiry.time_in(old, declared.expires) != ends
         self.released = {name: value for name, value in was.items() if name not in now}
         self.claimed = {name: value for name, value in now.items() if is_moved or name not in was}
-        self.holder = Holder(self.item.Meta.table_name, self._key, ends)
-        self._rows: list[tuple[Any, Any]] | None = None
+        self.holder: Holder = Holder(item.Meta.table_name, key, ends)
 
-    @property
+    @cached_property
     def rows(self) -> list[tuple[Any, Any]]:
         """The writers and the writes of the rows."""
-        if self._rows is None:
-            self._rows = [row.plan(self.kind) for row in merged([self])]
-        return self._rows
+        return [row.plan(self.kind) for row in merged([self])]
 
     def condition(self) -> Condition | None:
-        """Return the condition that the stored item has the values that are expected."""
+        """Return the condition that the stored item has the old values; a new item may replace an expired one."""
         each = (
-            Place(name) == Stored(self.old[name]) if name in self.old else Place(name).does_not_exist()
+            Place(name) == Stored(self._old[name]) if name in self._old else Place(name).does_not_exist()
             for name in sorted(self._watched)
         )
-        return reduce(conditions.both, each, None)
+        whole = reduce(conditions.both, each, None)
+        return whole if self._old else expiry.for_save(self._model, whole)
 
-    def learns(self, image: Image | None) -> bool:
-        """Expect the values of the stored item that came with a refusal; False if these were expected."""
-        seen = unique_values.watched(type(self.item), image)
-        if seen == self.old:
-            return False
-        self.expect(seen)
-        return True
+    def is_of(self, image: Image | None) -> bool:
+        """Tell whether the stored item has the old values."""
+        return unique_values.watched(self._model, image) == self._old
 
 
 def _check_place(item: Model, table: type[Model]) -> None:
@@ -189,17 +168,40 @@ def _check_place(item: Model, table: type[Model]) -> None:
 # What a write of an item of a model with unique values does to their rows.
 
 
-def claims_of_delete(item: Model, kind: type[PynamoDBException]) -> UniqueRows:
+def rows_of_save(
+    item: Model, values: Mapping[str, Any], kind: type[PynamoDBException], *, checks_version: bool
+) -> UniqueRows:
+    """Return what a save of these values does to the rows."""
+    return UniqueRows(item, kind, _read_with(item, checks_version), unique_values.watched(type(item), values))
+
+
+def rows_of_delete(item: Model, kind: type[PynamoDBException], *, checks_version: bool) -> UniqueRows:
     """Return what a delete does to the rows."""
-    return UniqueRows(item, kind, lambda _: {})
+    return UniqueRows(item, kind, _read_with(item, checks_version), {})
 
 
-def claims_of_update(item: Model, actions: Sequence[Action], kind: type[PynamoDBException]) -> UniqueRows | None:
+def rows_of_update(
+    item: Model, actions: Sequence[Action], kind: type[PynamoDBException], *, checks_version: bool
+) -> UniqueRows | None:
     """Return what an update does to the rows; None if it changes nothing that they depend on."""
     declared = unique_values.unique_of(type(item))
     names = frozenset[str]() if declared is None else declared.watched
     touching = [action for action in actions if conditions.path_of(action)[0].partition("[")[0] in names]
-    return UniqueRows(item, kind, lambda old: reduce(_applied, touching, old)) if touching else None
+    if not touching:
+        return None
+    old = _read_with(item, checks_version)
+    return UniqueRows(item, kind, old, reduce(_applied, touching, old))
+
+
+def _read_with(item: Model, checks_version: bool) -> Mapping[str, Any]:  # noqa: FBT001
+    """Return the old values, which the instance was read with; refuse a write of whatever is stored."""
+    if not checks_version:
+        raise ConfigurationError(
+            f"{label_of(type(item), key_values_of(item))} has values that must be unique (Meta.unique), and a write "
+            f"that does not check the version cannot know which of them the stored item gives up: nothing was sent. "
+            f"get() the item first, and write it without add_version_condition=False."
+        )
+    return versions.values_of(item)[1]
 
 
 def _applied(image: Mapping[str, Any], action: Action) -> Mapping[str, Any]:

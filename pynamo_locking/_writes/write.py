@@ -277,14 +277,6 @@ class Write(NamedTuple):
         conditions.check_size(self.item, kwargs)
         return kwargs
 
-    def expects_other_values(self, image: Image | None) -> bool:
-        """Plan for the unique values of the stored item that came with a refusal, if it may be written at all."""
-        model, part = type(self.item), self.part
-        if self.claims is None or versions.known_of(model, image or {}).write_id in part.write_ids:
-            return False
-        current = versions.known_of(model, expiry.unexpired(model, image) or {})
-        return (not part.is_checked or part.before.may_be(current)) and self.claims.learns(image)
-
     def done(self, data: Mapping[str, Any], own: HeldEntry | None) -> None:
         """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
         match self.operation:
@@ -432,7 +424,11 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
             stored=stored,
             cause=cause,
         )
-    why = flaw if flaw is not None and write.part.is_checked else "its condition was not met."
+    why = "its condition was not met."
+    if flaw is not None and write.part.is_checked:
+        why = flaw
+    elif write.claims is not None and not write.claims.is_of(image):
+        why = "this instance was not read with the unique values of the stored item: refresh() it first."
     return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, cause=cause)
 
 

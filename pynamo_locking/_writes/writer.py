@@ -23,13 +23,13 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import conditions, expiry, unique_values, versions
+from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, held_lock
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite, Statement
-from pynamo_locking._writes.unique_rows import UniqueRows, claims_of_delete, claims_of_update
+from pynamo_locking._writes.unique_rows import rows_of_delete, rows_of_save, rows_of_update
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, ExpectedWrite, Write
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
@@ -124,8 +124,7 @@ class Writer:
         values = item.serialize(null_check=True)
         claims = None
         if part.shape.unique is not None:
-            after = unique_values.watched(type(item), values)
-            claims = UniqueRows(item, error, lambda _: after)
+            claims = rows_of_save(item, values, error, checks_version=checks_version)
         write = Write(item, SAVE, part, whole, values=values, kind=kind, claims=claims)
         if kept or (not checks_version and part.shape.attribute is not None):
             actions = conditions.save_actions(item, values, kept, part, stored or {})
@@ -158,6 +157,9 @@ class Writer:
         item = self.item
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
         whole = conditions.both(conditions.both(condition, part.condition()), conditions.same_class(item))
+        claims = None
+        if part.shape.unique is not None:
+            claims = rows_of_update(item, actions, UpdateError, checks_version=checks_version)
         return Write(
             item,
             UPDATE,
@@ -167,7 +169,7 @@ class Writer:
             is_repeatable=part.is_checked or conditions.is_repeatable(actions),
             creates=expiry.holds_without_item(whole),
             return_values="ALL_NEW",
-            claims=None if part.shape.unique is None else claims_of_update(item, actions, UpdateError),
+            claims=claims,
         )
 
     def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
@@ -176,7 +178,9 @@ class Writer:
         whole = conditions.both(condition, part.condition())
         if expiry.holds_without_item(whole):
             whole = expiry.for_save(type(self.item), whole)
-        claims = None if part.shape.unique is None else claims_of_delete(self.item, DeleteError)
+        claims = None
+        if part.shape.unique is not None:
+            claims = rows_of_delete(self.item, DeleteError, checks_version=checks_version)
         return Write(self.item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:

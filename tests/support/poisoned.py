@@ -142,12 +142,9 @@ def batch() -> None:
         guarded.save(Purse("p0", balance=5), add_version_condition=False)
 
 
-def read_committed() -> None:
-    Purse.get("p0", isolation="read_committed")
-
-
-def read_uncommitted() -> None:
-    Purse.get("p0", isolation="read_uncommitted")
+def tx_read_committed() -> None:
+    with transaction(isolation="read_committed", wait=3) as tx:
+        tx.get(Purse, "p0")
 
 
 def tx_get() -> None:
@@ -200,7 +197,7 @@ def tx_long() -> None:
 #: Those that have to know what the mark means.
 RESOLVING: Final = [
     *(save, blind_save, update, delete, modify, locked, locked_at_once, edit, native, native_check, batch),
-    *(read_committed, read_uncommitted, tx_get, tx_snapshot, tx_snapshot_of_a_mark_that_came_later, tx_query),
+    *(tx_read_committed, tx_get, tx_snapshot, tx_snapshot_of_a_mark_that_came_later, tx_query),
     *(tx_for_update, tx_single, tx_native, tx_long),
 ]
 

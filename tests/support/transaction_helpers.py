@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from pynamo_locking import VersionedMixin, transaction
 from pynamo_locking.exceptions import Conflict, StaleVersion
 from tests.support import wire
 from tests.support.deeds import deeds
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking.testing import VirtualClock
     from pynamo_locking.transactions import Transaction
+
+
+_M = TypeVar("_M", bound=VersionedMixin)
 
 
 def add_fillers(tx: Transaction, path: str, name: str = "filler") -> None:
@@ -114,6 +118,17 @@ def decide(transaction_id: str, state: str) -> None:
 def renew(transaction_id: str, beat: int, clock: VirtualClock) -> None:
     """Store a renewal of a pending transaction, as its own process does."""
     turn(transaction_id, beat={"N": str(beat)}, until_ms={"N": str(clock.time_ms() + 10_000)})
+
+
+def committed(model: type[_M], *key: Any) -> _M | None:
+    """The committed item, even if the transaction that wrote it has not been finished; None if there is none."""
+    with transaction(isolation="read_committed") as tx:
+        return tx.get_or_none(model, *key)
+
+
+def committed_balances(*keys: str) -> list[int]:
+    """The balances of purses, each as it is committed."""
+    return [int(purse.balance) for key in keys if (purse := committed(Purse, key)) is not None]
 
 
 def balance(key: str) -> int:

@@ -40,6 +40,6 @@ EVERY: tuple[Any, ...] = (User, Member, Guest, Session)
 
 
 def rows() -> dict[str, str]:
-    """The rows of unique values: the last part of each name, and the key of its holder."""
-    found = Uniques.scan(consistent_read=True, include_expired=True)
+    """The rows of unique values that have not expired: the last part of each name, and the key of its holder."""
+    found = Uniques.scan(consistent_read=True)
     return {row.name.rpartition("/")[2]: row.holder["key"]["M"]["id"]["S"] for row in found}

@@ -117,7 +117,7 @@ async def models() -> None:
         assert_type(found, Account)
     async for found in Account.abatch_get(["a-1", "a-2"], consistent_read=True):
         assert_type(found, Account)
-    assert_type(await Account.acount("a-1", isolation="read_committed"), int)
+    assert_type(await Account.acount("a-1", consistent_read=True), int)
     assert_type(await account.atouch(Account.balance > 1), None)
     assert_type(await Account.alock_state("a-1"), LockState)
     assert_type(await Account.abreak_lock("a-1", ticket=3), bool)

@@ -463,10 +463,10 @@ def use_transactions(account: Account) -> None:
         assert_type(tx.get_all(Account, ["a-1"], for_update=True), "list[Account | None]")
         assert_type(tx.get_all(Account, ["a-1"], for_share=True), "list[Account | None]")
         assert_type(tx.scan(Account, Account.balance > 1, at_most=5), "list[Account]")
-        assert_type(next(Account.query("a-1", isolation="read_committed")), Account)
-        assert_type(next(Account.scan(isolation="read_committed")), Account)
-        assert_type(Account.batch_get(["a-1"], isolation="read_uncommitted"), Iterator[Account])
-        assert_type(Account.count("a-1", isolation="read_committed"), int)
+        assert_type(next(Account.query("a-1", consistent_read=True)), Account)
+        assert_type(next(Account.scan(consistent_read=True)), Account)
+        assert_type(Account.batch_get(["a-1"], consistent_read=True), Iterator[Account])
+        assert_type(Account.count("a-1", consistent_read=True), int)
         assert_type(tx.query(Account, "a-1"), list[Account])
         tx.save(account, Account.balance >= 0)
         tx.update(account, [Account.balance.add(1)])
@@ -501,7 +501,7 @@ def use_transactions(account: Account) -> None:
     assert_type(Transactions.outcome("id"), "str | None")
     assert_type(Transactions.recover("id", force=True), "str | None")
     assert_type(Transactions.sweep(segments=2, dry_run=True), SweepReport)
-    assert_type(Account.get("a-1", isolation="read_committed"), Account)
+    assert_type(Account.get("a-1", consistent_read=True), Account)
     try:
         move("a-1", 10)
     except TransactionAborted as error:

@@ -478,9 +478,9 @@ def test_every_isolation_that_writes_is_safe(in_memory, isolation):
     assert stored_slots() == [(15, 25)]
 
 
-@pytest.mark.parametrize("options", [{"isolation": "read_uncommitted"}, {"read_only": True}, {"isolation": "snapshot"}])
+@pytest.mark.parametrize("options", [{"read_only": True}, {"isolation": "snapshot"}])
 def test_isolations_that_are_refused(in_memory, options, sent):
-    """They show what may never be committed, or write nothing. Nothing is sent."""
+    """They write nothing. Nothing is sent."""
     with transaction(**options) as tx, pytest.raises(ConfigurationError):
         tx.insert_disjoint(Slot, slots((10, 20)), pessimistic=True)
     assert sent == []

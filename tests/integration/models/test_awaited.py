@@ -53,7 +53,6 @@ def test_reads(memory: Engine) -> None:
         assert sorted(sheet.number for sheet in await all_of(Sheet.ascan(Sheet.body != "b3"))) == [0, 1, 2, 4]
         assert len(await all_of(Sheet.ascan(limit=2, page_size=1))) == 2
         assert await Sheet.acount("f", Sheet.number > 1) == 3
-        assert await Sheet.acount("f", isolation="read_committed") == 5
         some = await all_of(Sheet.abatch_get([("f", 1), ("f", 4), ("f", 9)], consistent_read=True))
         assert sorted(sheet.number for sheet in some) == [1, 4]
         assert {type(each) for each in some} == {Sheet}

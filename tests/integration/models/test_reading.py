@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -196,17 +195,3 @@ def test_an_item_of_a_lock_that_was_lost_is_saved_after_a_refresh(memory):
     item.refresh()
     item.save()
     assert Device.get("d").version == 2
-
-
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_an_isolation_shows_no_expired_item(memory, isolation):
-    """By key, and in a batch."""
-    memory.bind(Session)
-    Session("a", 1, expires=timedelta(seconds=-30)).save()
-    Session("a", 2).save()
-    with pytest.raises(Session.DoesNotExist):
-        Session.get("a", 1, isolation=isolation)
-    keys = [("a", 1), ("a", 2)]
-    assert [item.sk for item in Session.batch_get(keys, isolation=isolation)] == [2]
-    assert Session.get("a", 1, isolation=isolation, include_expired=True)
-    assert len(list(Session.batch_get(keys, isolation=isolation, include_expired=True))) == 2

@@ -68,13 +68,18 @@ def guarded_batch() -> None:
         batch.save(Account("c"))
 
 
+def read_committed() -> None:
+    with transaction(isolation="read_committed") as tx:
+        tx.get(Account, "a")
+
+
 def _name(*keys: str) -> str:
     return ", ".join(f"{Account.Meta.table_name}/{key}" for key in keys)
 
 
 WAYS: dict[str, tuple[Callable[[], Any], str, tuple[str, ...]]] = {
     "get": (lambda: Account.get("a"), "Read", ("a",)),
-    "read committed": (lambda: Account.get("a", isolation="read_committed"), "Read", ("a",)),
+    "read committed": (read_committed, "Read", ("a",)),
     "save": (lambda: Account("b").save(), "Write", ("b",)),
     "update": (lambda: Account("b").update([Account.balance.add(1)]), "Write", ("b",)),
     "acquire": (lambda: Account.locked("a", wait=3).acquire(), "Write", ("a",)),
@@ -173,7 +178,7 @@ def test_attempts_that_botocore_repeats_are_told(heard: list[Throttled]) -> None
     """The engine's answers have no reason, so the code is one."""
     codes = ["ThrottlingException", "RequestLimitExceeded", "ProvisionedThroughputExceededException"]
     with on("GetItem").answer(*codes):
-        Account.get("a", isolation="read_committed")
+        read_committed()
     assert [(event.name, event.reason) for event in heard] == [(_name("a"), code) for code in codes]
 
 
@@ -188,7 +193,7 @@ def test_a_request_inside_of_another_one_tells_of_itself(heard: list[Throttled])
     seen: list[bool] = []
     post_dynamodb_send.connect(look)
     with on("GetItem").answer("ThrottlingException"):
-        Account.get("a", isolation="read_committed")
+        read_committed()
     post_dynamodb_send.disconnect(look)
     assert seen
     assert [event.name for event in heard] == [_name("a")]

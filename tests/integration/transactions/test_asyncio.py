@@ -14,6 +14,7 @@ from pynamo_locking.exceptions import ConfigurationError, StaleVersion, Transact
 from pynamo_locking.transactions import AsyncTransaction, current_transaction
 from tests.support.cancelling import Cancelled, ended
 from tests.support.deeds import dying_at
+from tests.support.transaction_helpers import committed_balances
 from tests.support.transaction_models import (
     Purse,
     RowLocks,
@@ -41,10 +42,6 @@ def _nothing_left(caplog: pytest.LogCaptureFixture) -> Any:
 def store(**balances: int) -> None:
     for key, balance in balances.items():
         Purse(key, balance=balance).save()
-
-
-def balances(*keys: str) -> list[int]:
-    return [int(Purse.get(key, consistent_read=True, isolation="read_committed").balance) for key in keys]
 
 
 def stored_purses() -> list[Purse]:
@@ -80,7 +77,7 @@ async def test_a_transfer(engine: Engine) -> None:
         await move(tx, "a", "b", 3)
         assert not tx.is_committed
     assert tx.is_committed
-    assert balances("a", "b") == [7, 3]
+    assert committed_balances("a", "b") == [7, 3]
 
 
 async def test_an_error_rolls_back() -> None:
@@ -92,7 +89,7 @@ async def test_an_error_rolls_back() -> None:
             tx.after_rollback(lambda: told.append(threading.current_thread().name))
             await move(tx, "a", "b", 3)
             raise ValueError
-    assert balances("a", "b") == [10, 0]
+    assert committed_balances("a", "b") == [10, 0]
     assert told == ["pynamo-locking-asyncio"]
 
 
@@ -129,7 +126,7 @@ async def test_commit_and_rollback_by_hand() -> None:
         assert tx.is_committed
         with pytest.raises(ConfigurationError, match="has ended"):
             await tx.get(Purse, "a")
-    assert balances("a", "b") == [9, 1]
+    assert committed_balances("a", "b") == [9, 1]
 
 
 async def test_requests_are_those_of_a_plain_transaction() -> None:
@@ -158,7 +155,7 @@ async def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
                 assert bool(Purse.lock_state(purse.purse_id).entries) is for_update
                 purse.balance += change
                 await tx.save(purse)
-    assert balances("a", "b") == [6, 4]
+    assert committed_balances("a", "b") == [6, 4]
     assert requests.by_operation["BatchGetItem"] == (not for_update)  # or the grants bring the items
 
 
@@ -176,7 +173,7 @@ async def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: En
         await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
         await tx.get(Purse, "c", for_update=True)
         assert len(Purse.lock_state("c").holders) == 1
-    assert balances("a", "b") == [9, 1]
+    assert committed_balances("a", "b") == [9, 1]
     assert [Purse.lock_state(key).entries for key in "abc"] == [(), (), ()]
 
 
@@ -241,7 +238,7 @@ async def test_a_conflict_is_retried() -> None:
 
     assert await transfer(5) == attempts[2]
     assert len(set(attempts)) == 3
-    assert balances("a", "b") == [7, 5]
+    assert committed_balances("a", "b") == [7, 5]
 
 
 async def test_the_last_attempt_raises() -> None:
@@ -287,7 +284,7 @@ async def test_inside_another_transaction() -> None:
         async with atransaction(join=True) as joined:
             assert joined.id == outer.id
             await move(joined, "a", "b")
-    assert balances("a", "b") == [8, 2]
+    assert committed_balances("a", "b") == [8, 2]
     assert Purse.get("a").note == "joined"
 
 
@@ -365,13 +362,13 @@ def test_cancelled_at_each_place(work: Callable[[], Coroutine[Any, Any, None]], 
 
     committed = 0
     for place in itertools.count(1):
-        before = balances("b")[0]
+        before = committed_balances("b")[0]
         is_through, places = asyncio.run(run(place))
         assert [Purse.lock_state(key).entries for key in "ab"] == [(), ()]
-        assert sum(balances("a", "b")) == 1000
+        assert sum(committed_balances("a", "b")) == 1000
         assert "'tx'" not in str(rows_of(Purse))
-        committed += balances("b")[0] - before
-        assert balances("b")[0] - before in ((1,) if is_through else (0, 1))
+        committed += committed_balances("b")[0] - before
+        assert committed_balances("b")[0] - before in ((1,) if is_through else (0, 1))
         if places < place:
             break
     assert place > 5
@@ -486,7 +483,7 @@ async def test_they_write_under_the_lock_of_the_task() -> None:
     async with Purse.locked("a") as lock:
         lock.item.balance += 1
         await lock.item.asave()
-    assert balances("a") == [11]
+    assert committed_balances("a") == [11]
 
 
 async def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
@@ -520,9 +517,9 @@ def test_a_cancelled_save_is_whole(how: str) -> None:
         return await ended(asyncio.ensure_future(cancelled)), cancelled.places
 
     for place in itertools.count(1):
-        before = balances("a")[0]
+        before = committed_balances("a")[0]
         is_through, places = asyncio.run(run(place))
-        after = balances("a")[0]
+        after = committed_balances("a")[0]
         assert after - before == (place > 1)
         if places < place:
             assert is_through

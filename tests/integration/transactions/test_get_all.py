@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
-ISOLATIONS = ["serializable", "snapshot", "read_committed", "read_uncommitted"]
+ISOLATIONS = ["serializable", "snapshot", "read_committed"]
 
 
 def test_a_hundred_items_are_read_changed_and_committed_in_two_requests(concurrent_engine: Engine) -> None:

@@ -16,7 +16,7 @@ from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at
 from tests.support.parties import in_thread
-from tests.support.transaction_helpers import decide, doing, renew
+from tests.support.transaction_helpers import committed_balances, decide, doing, renew
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -335,7 +335,7 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
     die_at(monkeypatch, "end" if is_committed else "decision", dead.commit)
     if not is_committed:
         decide(dead.id, "aborted")
-        assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
+        assert committed_balances(*(f"p{i}" for i in range(6))) == [100] * 6
     assert marked_rows(Purse) == []
     assert Transactions.outcome(dead.id) == ("committed" if is_committed else "aborted")
     alive = _of_all(300)

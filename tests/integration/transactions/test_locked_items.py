@@ -171,7 +171,7 @@ def break_and_write() -> None:
     in_thread(Seat.get("a").save)
 
 
-@pytest.mark.parametrize("isolation", ["serializable", "snapshot", "read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot", "read_committed"])
 def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) -> None:
     """Under every isolation: a lock can be lost, and a writer that comes then is noticed."""
     Seat("a").save()

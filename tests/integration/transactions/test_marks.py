@@ -185,30 +185,6 @@ def test_projections_do_not_show_placeholders(clock: VirtualClock, monkeypatch: 
                 assert left.is_committed
 
 
-def test_read_committed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """isolation="read_committed" shows all of a committed transaction or nothing of it, at once."""
-    for k in MOMENTS:
-        left = leave(monkeypatch, k)
-        before = clock.elapsed
-        assert read_one_by_one(isolation="read_committed") == balances(is_committed=left.is_committed)
-        assert clock.elapsed == before
-
-
-def test_read_uncommitted(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """isolation="read_uncommitted" shows what is intended where there is a mark, old or new elsewhere."""
-    for k in MOMENTS:
-        left = leave(monkeypatch, k)
-        marked = {row["purse_id"]["S"] for row in marked_rows(Purse)}
-        found = read_one_by_one(isolation="read_uncommitted")
-        old, new = balances(is_committed=False), balances(is_committed=True)
-        for key in KEYS:
-            if key in marked:
-                assert found.get(key) == new.get(key), (k, key)
-            else:
-                assert found.get(key) in ([old.get(key), new.get(key)] if left.is_committed else [old.get(key)])
-        assert len(marked_rows(Purse)) == len(marked)  # it only looks
-
-
 def test_transactions_read_what_is_committed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """get and get_all see all or nothing of a dead transaction: they finish it, wait for its lease, or look past it."""
     for isolation in ("serializable", "snapshot", "read_committed"):

@@ -24,7 +24,7 @@ from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, from_deed
 from tests.support.parties import in_thread
 from tests.support.poisoned import header, put
-from tests.support.transaction_helpers import doing
+from tests.support.transaction_helpers import committed_balances, doing
 from tests.support.transaction_models import (
     STATEMENTS,
     Purse,
@@ -511,7 +511,7 @@ def test_an_interrupt_after_the_decision_is_told() -> None:
         tx.commit()
     assert done == ["committed"]
     assert [purse.version for purse in saved] == [1] * 9
-    assert {Purse.get(f"n{i}", isolation="read_committed").balance for i in range(9)} == {7}
+    assert committed_balances(*(f"n{i}" for i in range(9))) == [7] * 9
 
 
 @pytest.mark.processes

@@ -10,7 +10,6 @@ import pytest
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import ItemLocked
 from pynamo_locking.transactions import Transaction
-from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -19,7 +18,6 @@ from tests.support.transaction_models import (
     locks_of_names,
     purses,
     rows_of,
-    survive,
 )
 
 if TYPE_CHECKING:
@@ -61,25 +59,3 @@ def test_seed_001_isolation_read_locks(engine: Engine) -> None:
     reader.rollback()
     in_thread(move)
     assert [Purse.get(key).balance for key in ("p0", "p1")] == [150, 50]
-
-
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_seed_001_isolation_levels(cheap: Engine, few: None, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
-    """Items of a transaction that is not committed: as they were, or as it will leave them; by every read."""
-    names = [purse.purse_id for purse in purses(8)]
-
-    def spend() -> None:
-        with transaction(lease=3600) as tx:
-            for name in names:
-                tx.update(tx.get(Purse, name), [Purse.balance.set(1)])
-
-    with dying_at(monkeypatch, "decision"):
-        assert not survive(spend)
-    expected = {name: Purse.get(name, isolation=isolation).balance for name in names}
-    assert (set(expected.values()) == {100}) is (isolation == "read_committed")
-    for read in (Purse.scan(isolation=isolation), Purse.batch_get(names, isolation=isolation)):
-        assert {purse.purse_id: purse.balance for purse in read} == expected
-    for name in names:
-        assert [purse.balance for purse in Purse.query(name, isolation=isolation)] == [expected[name]]
-    spent = [name for name in names if expected[name] == 1]
-    assert sum(Purse.count(name, None, Purse.balance == 1, isolation=isolation) for name in names) == len(spent)

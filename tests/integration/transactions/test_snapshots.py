@@ -16,6 +16,7 @@ from pynamo_locking.exceptions import StaleVersion, TransactionConflict
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
+from tests.support.transaction_helpers import committed_balances
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -270,7 +271,7 @@ def test_a_snapshot_does_not_look_past_early_checks(monkeypatch: pytest.MonkeyPa
         Purse.get("p3").update([Purse.balance.set(300)])  # it is not marked, and was checked already
         with pytest.raises(TransactionConflict), transaction(isolation="snapshot", wait=0) as tx:
             seen(tx, ["p3", "p0"])
-        assert int(Purse.get("p0", isolation="read_committed").balance) == 100
+        assert committed_balances("p0") == [100]
 
     commit(monkeypatch, writer, meanwhile=look)
     with transaction(isolation="snapshot") as tx:

@@ -66,16 +66,6 @@ def test_an_item_without_a_value(model: Any) -> None:
 
 
 @BOTH
-def test_what_was_not_read(model: Any) -> None:
-    """The refusal shows the stored item: one refused write more."""
-    model("a", email="x").save()
-    take = lambda: model("a").update([model.email.set("y")], add_version_condition=False)  # noqa: E731
-    assert cost(take) == ({"TransactWriteItems": 2, "GetItem": 1}, 3)
-    drop = lambda: model("a").delete(add_version_condition=False)  # noqa: E731
-    assert cost(drop) == ({"DeleteItem": 1, "TransactWriteItems": 1}, 2)
-
-
-@BOTH
 def test_batches(model: Any) -> None:
     """Saves that change no unique value are sent together."""
     items = [model(str(number), email=f"x{number}") for number in range(5)]
@@ -126,7 +116,7 @@ def test_transactions(model: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9], ids=["native", "long"])
-@pytest.mark.parametrize("change", ["create", "change", "swap", "unread", "delete", "keep"])
+@pytest.mark.parametrize("change", ["create", "change", "swap", "delete", "keep"])
 def test_a_plan_counts_the_rows(monkeypatch: pytest.MonkeyPatch, change: str, count: int) -> None:
     """plan() is what is sent, however often it is asked, and leaves the transaction as it was."""
     make_long_from(monkeypatch)
@@ -134,12 +124,12 @@ def test_a_plan_counts_the_rows(monkeypatch: pytest.MonkeyPatch, change: str, co
         Member(str(i), email=f"x{i}").save()
     tx = Transaction()
     for i in range(count):
-        item = Member(str(i)) if change in ("create", "unread") else tx.get(Member, str(i))
+        item = Member(str(i)) if change == "create" else tx.get(Member, str(i))
         if change == "delete":
             tx.delete(item)
             continue
         item.email = f"x{(i + (change == 'swap')) % count}" if change in ("swap", "keep") else f"y{i}"
-        tx.save(item, add_version_condition=change != "unread")
+        tx.save(item)
         tx.plan()
     point = tx.savepoint()
     plan = tx.plan()

@@ -224,6 +224,8 @@ def test_what_has_expired_holds_nothing() -> None:
         clock.shift = 190
         Session("a", email="z").save()
         assert rows() == {"x": "b", "z": "a"}
+        Session("c", email="y").save()
+        assert rows() == {"x": "b", "z": "a", "y": "c"}
 
 
 def test_a_long_transaction_takes_what_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,18 +291,6 @@ def test_the_border_between_native_and_long(actions: int, path: str) -> None:
     assert change()[1]
 
 
-def test_an_expired_item_is_updated_anew() -> None:
-    """It begins with nothing, and takes its own old value."""
-    with shifted_clock() as clock:
-        Session("a", email="x", expires=timedelta(minutes=1)).save()
-        clock.shift = 70
-        Session("a").update([Session.email.set("x")], add_version_condition=False)
-        assert rows() == {"x": "a"}
-        clock.shift = 7000
-        with pytest.raises(NotUnique):
-            Session("b", email="x").save()
-
-
 def test_several_attributes() -> None:
     """Their combination is unique; one that is missing makes it none."""
     User("a", tenant="t", name="n").save()
@@ -352,20 +342,6 @@ def test_a_row_that_its_own_item_has_got_meanwhile() -> None:
         assert isinstance(refused, PutError)
 
 
-def test_a_transaction_of_unread_items() -> None:
-    """What it overwrites is read; with the hint of another version too."""
-    User("a", email="x").save()
-    with transaction() as tx:
-        tx.save(User("a", email="y"), add_version_condition=False)
-    assert rows() == {"y": "a"}
-    with transaction(isolation="read_committed") as tx:
-        tx.update(User("a"), [User.email.set("z")], add_version_condition=False)
-    assert rows() == {"z": "a"}
-    with transaction() as tx:
-        tx.delete(User("a"), add_version_condition=False)
-    assert rows() == {}
-
-
 def test_a_transaction_of_a_projected_copy() -> None:
     """Which lacks the values that it gives up: they are read, or the delete is refused."""
     names = ["id", "version", "version_write_id"]
@@ -379,14 +355,6 @@ def test_a_transaction_of_a_projected_copy() -> None:
     with transaction() as tx:
         tx.delete(User.get("a", attributes_to_get=[*names, "email"]))
     assert rows() == {}
-
-
-def test_a_transact_write_of_what_was_not_read() -> None:
-    """Is refused: it makes no second attempt with other values."""
-    User("a", email="x").save()
-    with pytest.raises(Conflict), TransactWrite(connection=User._get_connection().connection) as write:
-        write.update(User("a"), [User.email.set("y")], add_version_condition=False)
-    assert rows() == {"x": "a"}
 
 
 def test_ways_that_leave_rows_out_are_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +12,17 @@ import pytest
 from pynamodb.exceptions import PutError
 
 from pynamo_locking import TransactWrite, transaction
-from pynamo_locking.exceptions import NotUnique, StaleVersion
+from pynamo_locking._items import versions
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, NotUnique, StaleVersion
 from tests.support.models import Locks
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Member, Uniques, rows
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking.transactions import Transaction
     from tests.engines.engine import Engine
 
 
@@ -53,14 +60,78 @@ def test_changed(model: Any) -> None:
     assert rows() == {}
 
 
-def test_unknown(model: Any) -> None:
+def in_transaction(act: Callable[[Transaction], object]) -> None:
+    with transaction() as tx:
+        act(tx)
+
+
+@pytest.mark.parametrize(
+    ("by", "way"),
+    [
+        *itertools.product(("alone", "transaction", "TransactWrite"), ("save", "update", "remove", "delete")),
+        *itertools.product(("batch",), ("save", "delete")),
+    ],
+)
+def test_a_write_that_does_not_check_the_version_is_refused(model: Any, way: str, by: str) -> None:
+    """It does not know which values the item gives up. Nothing is sent, and the error says what to do."""
     model("a", email="x").save()
-    model("a").update([model.email.set("y")], add_version_condition=False)
+    item = model("a", email="y")
+    arguments = {"update": [[model.email.set("y")]], "remove": [[model.email.remove()]]}.get(way, [])
+    name = "update" if way == "remove" else way
+
+    def act(writer: Any) -> None:
+        getattr(writer, name)(*([] if writer is item else [item]), *arguments, add_version_condition=False)
+
+    def native() -> None:
+        with TransactWrite(connection=model._get_connection().connection) as write:
+            act(write)
+
+    def batch() -> None:
+        with model.guarded_batch() as guarded:
+            act(guarded)
+
+    ways = {"alone": lambda: act(item), "transaction": lambda: in_transaction(act), "TransactWrite": native}
+    with count_requests() as sent, pytest.raises((ConfigurationError, BatchError)) as refused:
+        ways.get(by, batch)()
+    error = refused.value.results[0].error if isinstance(refused.value, BatchError) else refused.value
+    assert isinstance(error, ConfigurationError)
+    assert re.search(r"must be unique.*does not check the version.*get\(\) the item first", str(error))
+    assert sent.total == 0
+    assert rows() == {"x": "a"}
+
+
+def test_what_has_nothing_to_do_with_a_value_needs_no_check(model: Any) -> None:
+    """An update of other attributes, and a write of an item that its transaction has read."""
+    model("a", email="x").save()
+    model("a").update([model.age.set(3)], add_version_condition=False)
+    model("a").touch(add_version_condition=False)
+    with transaction() as tx:
+        item = tx.get(model, "a")
+        item.email = "y"
+        tx.save(item, add_version_condition=False)
+    assert (model.get("a").age, rows()) == (3, {"y": "a"})
+
+
+def test_a_copy_that_was_read_in_part(model: Any) -> None:
+    """It does not show the values that it gives up: the error says what to do."""
+    model("a", email="x").save()
+    part = model.get("a", attributes_to_get=["id", "version", "version_write_id"])
+    for write in (part.delete, lambda: part.update([model.email.set("y")])):
+        with pytest.raises(Conflict, match=r"unique values of the stored item: refresh\(\) it first"):
+            write()
+    part.refresh()
+    part.update([model.email.set("y")])
     assert rows() == {"y": "a"}
-    model("a", email="z").save(add_version_condition=False)
-    assert rows() == {"z": "a"}
-    model("a").delete(add_version_condition=False)
-    assert rows() == {}
+
+
+def test_an_etag_names_a_version_and_no_values(model: Any) -> None:
+    """So the item is read, and written if it still has the version."""
+    model("a", email="x").save()
+    tag = versions.etag_of(model.get("a"))
+    versions.item_of([tag], model, "a", None).update([model.email.set("y")])
+    assert rows() == {"y": "a"}
+    with pytest.raises(StaleVersion):
+        versions.item_of([tag], model, "a", None).update([model.email.set("z")])
 
 
 def test_transactions(model: Any) -> None:

@@ -51,14 +51,13 @@ from tests.support.poisoned import (
     participants,
     place,
     put,
-    read_committed,
-    read_uncommitted,
     recover_one,
     save,
     sweep_all,
     tx_for_update,
     tx_get,
     tx_query,
+    tx_read_committed,
     tx_snapshot,
     update,
 )
@@ -290,7 +289,17 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 #: Of the operations on a lock, those that have to believe the whole document.
-TRUSTING: Final = {locked, edit, read_committed, tx_get, tx_snapshot, tx_query, tx_for_update, break_lock, recover_one}
+TRUSTING: Final = {
+    locked,
+    edit,
+    tx_read_committed,
+    tx_get,
+    tx_snapshot,
+    tx_query,
+    tx_for_update,
+    break_lock,
+    recover_one,
+}
 
 TABLES: Final[list[Any]] = [Purse, Transactions, Entry, Slot, SlotLocks]
 
@@ -365,7 +374,7 @@ def check_lock(operation: Callable[[], object], lock: dict[str, Any], failure: E
     if not is_broken(lock):
         return
     case = (operation.__name__, lock, failure)
-    if operation in LOOKING or operation in (read_uncommitted, sweep_all):
+    if operation in LOOKING or operation is sweep_all:
         assert operation not in LOOKING or failure is None, case
     elif operation in TRUSTING:
         assert isinstance(failure, (CorruptRow, UnknownFormat)), case
@@ -659,7 +668,7 @@ def test_changes_that_are_gone(clock: VirtualClock, monkeypatch: pytest.MonkeyPa
     """
     changes()
     image = existing(Purse, "p0")
-    for operation in (each for each in RESOLVING if each is not read_uncommitted):
+    for operation in RESOLVING:
         put(Purse, image)
         began = clock.elapsed
         with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(LockingError) as caught:

@@ -180,7 +180,7 @@ def test_a_row_of_a_unique_value(concurrent_engine: Engine) -> None:
             lambda: User("v", email="a@example.com").save(),
             stored_user.save,
             stored_user.delete,
-            lambda: User("u").update([User.email.set("c@example.com")], add_version_condition=False),
+            lambda: User.get("u").update([User.email.set("c@example.com")]),
             lambda: in_transaction(lambda tx: tx.save(User("v", email="a@example.com"))),
             lambda: in_transaction(lambda tx: (tx.save(User("v", email="a@example.com")), tx.save(User("w")))),
             lambda: in_transaction(lambda tx: tx.delete(tx.get(User, "u"))),

@@ -126,17 +126,12 @@ UNIQUE: Final = (
     bug(
         "delete leaves the row: A delete gives up nothing.",
         _ONE_ROW_EACH,
-        Change(_ROWS, "return UniqueRows(item, kind, lambda _: {})", "return None"),
+        Change(_ROWS, "return UniqueRows(item, kind, _read_with(item, checks_version), {})", "return None"),
     ),
     bug(
         "update leaves the rows: An update of a value takes no row.",
         _ONE_ROW_EACH,
-        Change(_ROWS, "UniqueRows(item, kind, lambda old: reduce(_applied, touching, old)) if", "None if"),
-    ),
-    bug(
-        "old values not checked: A write gives up what its instance remembers, and not what the item has.",
-        _ONE_ROW_EACH,
-        Change(_ROWS, "return reduce(conditions.both, each, None)", "return None"),
+        Change(_ROWS, "if not touching:", "if touching:"),
     ),
     bug(
         "time of the row not moved: An item gets more time, and its row does not.",

@@ -14,6 +14,7 @@ from pynamo_locking.transactions import Transaction
 from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
+from tests.support.transaction_helpers import committed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -344,7 +345,7 @@ class Resurrection(Transacting):
         for _ in range(3):
             coin = None
             with contextlib.suppress(PynamoDBException):  # none is there yet, or no answer comes
-                coin = Coin.get(key, isolation="read_committed")
+                coin = committed(Coin, key)
             if coin is not None:
                 with self.history.operation("last delete", place(Coin, key)):
                     coin.delete()

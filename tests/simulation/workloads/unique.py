@@ -24,7 +24,7 @@ VALUES = ("x", "y")
 
 
 class UniqueValues(Workload):
-    """Claimed, changed by saves and by updates, given up by deletes: two items, and an update that has read neither."""
+    """Claimed, changed by saves and by updates, given up by deletes: three items, and two values."""
 
     name = "unique values"
     halves_seeds = True
@@ -38,7 +38,7 @@ class UniqueValues(Workload):
         return self.tables[0]
 
     def party(self, index: int, turn: int) -> None:
-        """Claim a value, or the other one; change it; give it up, or take one without a look."""
+        """Claim a value, or the other one; change it; give it up, or take another one by an update."""
         key, value = KEYS[(index + turn) % 3], VALUES[(index + turn) % 2]
         if self.write(key, value) is None:
             self.write(key, VALUES[(index + turn + 1) % 2])
@@ -60,11 +60,13 @@ class UniqueValues(Workload):
         self.append(item, number)
 
     def update(self, key: str) -> None:
-        """Take a value, whatever the item has."""
-        model = self.model
+        """Take a value, whatever the item has; a new item if there is none."""
+        model, item = self.model, self.model(key)
+        with contextlib.suppress(PynamoDBException):
+            item = model.get(key, consistent_read=True)
         with self.history.operation("update", place(model, key)) as done:
             log = model.log.set((model.log | []).append([done.number]))
-            model(key).update([model.email.set("y"), log], add_version_condition=False)
+            item.update([model.email.set("y"), log])
 
     def delete(self, key: str) -> None:
         with self.history.operation("delete", place(self.model, key)):
