@@ -9,7 +9,6 @@ Every insert is written down with its beginning and end on the monotonic clock, 
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import time
 from collections import defaultdict
@@ -23,7 +22,6 @@ from pynamo_locking.exceptions import LockTimeout, OverlapError, TransactionConf
 from pynamo_locking.intervals import IntervalMixin
 from tests.support.crew import at_once, places_of
 from tests.support.models import declare, meta
-from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +29,9 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 SETTINGS: Final = LockSettings(poll_interval=0.01, max_poll_interval=0.1, request_timeout=5)
+
+#: How many seconds an insert may take.
+WAIT_S: Final = 60.0
 
 #: How long a booking is at most.
 LONGEST: Final = 10
@@ -64,10 +65,7 @@ class Job:
         devices: how many devices there are.
         horizon: the latest begin of a booking; the smaller, the more are refused.
         pessimistic: whether the range is locked first.
-        wait: seconds that each insert may take.
-        seed: of the bookings.
         number: of the process.
-        seconds: after which no further insert begins.
     """
 
     processes: int
@@ -75,10 +73,7 @@ class Job:
     devices: int
     horizon: int = 8_000
     pessimistic: bool = False
-    wait: float = 60.0
-    seed: int = 1
     number: int = 0
-    seconds: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,6 @@ class Insert:
         by: its name, never used twice.
         said: ``"stored"``, ``"refused"`` or ``"gave up"``.
         in_the_way: the names of the bookings that it was refused for.
-        attempts: how many transactions were sent.
         started: when, on the monotonic clock, in seconds.
         ended: likewise.
     """
@@ -103,7 +97,6 @@ class Insert:
     by: str
     said: str
     in_the_way: tuple[str, ...]
-    attempts: int
     started: float
     ended: float
 
@@ -114,25 +107,21 @@ class Insert:
 
 def work(job: Job) -> list[Insert]:
     """Try all bookings of one process."""
-    chooser, until = random.Random(f"{job.seed}-{job.number}"), time.monotonic() + job.seconds
-    places = itertools.takewhile(lambda _: time.monotonic() < until, range(job.inserts))
-    return [_insert(job, f"{job.number}-{place}", chooser) for place in places]
+    chooser = random.Random(job.number)
+    return [_insert(job, f"{job.number}-{place}", chooser) for place in range(job.inserts)]
 
 
 def _insert(job: Job, by: str, chooser: random.Random) -> Insert:
     device, begin = f"d{chooser.randrange(job.devices)}", chooser.randrange(job.horizon)
     row = Booking(device, begin, end=begin + chooser.randint(1, LONGEST), by=by)
     said, in_the_way, started = "stored", list[str](), time.monotonic()
-    with count_requests() as requests:
-        try:
-            Booking.intervals.insert_disjoint([row], pessimistic=job.pessimistic, wait=job.wait)
-        except OverlapError as error:
-            said, in_the_way = "refused", [other.by for other in error.rows]
-        except (TransactionConflict, LockTimeout):
-            said = "gave up"
-    attempts = requests.by_operation["TransactWriteItems"]
-    ends = (started, time.monotonic())
-    return Insert(device, begin, int(row.end), by, said, tuple(in_the_way), attempts, *ends)
+    try:
+        Booking.intervals.insert_disjoint([row], pessimistic=job.pessimistic, wait=WAIT_S)
+    except OverlapError as error:
+        said, in_the_way = "refused", [other.by for other in error.rows]
+    except (TransactionConflict, LockTimeout):
+        said = "gave up"
+    return Insert(device, begin, int(row.end), by, said, tuple(in_the_way), started, time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -142,12 +131,10 @@ class Story:
     Attributes:
         inserts: by all processes.
         stored: name, device, begin and end of each stored row, read past the library.
-        seconds: from the first insert to the last one.
     """
 
     inserts: list[Insert]
     stored: list[tuple[str, str, int, int]]
-    seconds: float
 
     def problems(self) -> list[str]:
         """Return all that is wrong: overlaps, lost or unknown rows, refusals for no reason."""
@@ -185,12 +172,11 @@ def fill(engine: Engine, job: Job) -> Story:
     engine.bind(*MODELS)
     jobs = [replace(job, number=number) for number in range(job.processes)]
     inserts = [one for done in at_once(places_of(engine, MODELS), _warm, work, jobs) for one in done]
-    started, ended = min(one.started for one in inserts), max(one.ended for one in inserts)
-    return Story(inserts, stored(engine), ended - started)
+    return Story(inserts, stored(engine))
 
 
 def _warm() -> None:
-    """Make clients and connections before anything is measured."""
+    """Make clients and connections before all of them begin."""
     Booking.intervals.overlapping("nobody", 0, 1)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.schedule import Insert, Job, Story, fill
 
-ONE = Insert("d", 5, 9, "a", "stored", (), 1, 0.0, 1.0)
+ONE = Insert("d", 5, 9, "a", "stored", (), 0.0, 1.0)
 ROW = ("a", "d", 5, 9)
-REFUSED = Insert("d", 7, 8, "b", "refused", ("a",), 0, 0.5, 2.0)
+REFUSED = Insert("d", 7, 8, "b", "refused", ("a",), 0.5, 2.0)
 
 
 @pytest.mark.alone
@@ -41,5 +41,5 @@ def test_nothing_overlaps(real_engine, pessimistic):
 )
 def test_what_is_wrong_is_found(inserts, rows, problem):
     """Each kind of lie or overlap; and nothing where nothing is wrong."""
-    assert problem in " ".join(Story(inserts, rows, 1.0).problems())
-    assert Story([ONE, REFUSED], [ROW], 1.0).problems() == []
+    assert problem in " ".join(Story(inserts, rows).problems())
+    assert Story([ONE, REFUSED], [ROW]).problems() == []
