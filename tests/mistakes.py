@@ -543,7 +543,7 @@ ROWS: Final = (
         "_locks/acquire.py",
         "held.ends_at = runtime.current.monotonic() +",
         "held.ends_at = self._started +",
-        "integration/locks/test_longest_hold.py::test_terms_count_from_the_grant",
+        "integration/locks/test_longest_hold.py::test_it_counts_from_the_grant",
     ),
     (
         "a refresh leaves an instance read in part",
@@ -872,7 +872,7 @@ ROWS: Final = (
         "_recipes/leader_election.py",
         "(self._is_stopping and not lock.is_held)",
         "False",
-        "integration/recipes/test_leader_election.py::test_a_stop_waits_for_work_that_hangs_until_the_lease_has_expired",
+        "integration/recipes/test_leader_election.py::test_a_stop_waits_for_work_that_hangs_until_its_lock_is_lost",
     ),
     (
         "renewals that need no line are logged as others",

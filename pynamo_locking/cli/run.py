@@ -337,7 +337,6 @@ _LOSSES: Final = {
     "evicted": "an operator broke it, or no renewal arrived for a whole lease",
     "deleted": "its row was deleted from the table",
     "max_hold": "it was held for as long as --max-hold allows",
-    "expired": "no renewal arrived for a whole lease, so another party may hold it",
 }
 
 _WAIT: Final = "How long to wait for our turn; inf for ever. 60, or with --once-per one period."
@@ -568,11 +567,13 @@ def _run_under(
 def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -> str | None:
     """Wait until the program has ended, or the lock is lost or may end soon; then return why."""
     while not child.has_ended:
-        left = lock.remaining
         try:
-            lock.progress()  # no request; tells of a loss
+            lock.ensure_remaining(0)  # no request, unless the lease has ended while this process was stopped
         except LockLost as loss:
             return f"{_LOSSES.get(loss.reason, loss)}."
+        except OutcomeUnknown:
+            return "the lease has ended, and no renewal was answered."
+        left = lock.remaining
         if left <= grace:
             return f"no renewal was answered, and the lease would have ended in {left:.1f} s."
         child.is_guarded_for(left)

@@ -159,7 +159,6 @@ def locked() -> None:
         assert_type(lock.is_held, bool)
         assert_type(lock.remaining, float)
         assert_type(lock.lost, Event)
-        lock.progress()
         lock.ensure_remaining(5)
         lock.ensure_remaining(timedelta(seconds=5))
         assert_type(lock.chunks([1, 2], 10), Iterator[list[int]])
@@ -511,12 +510,13 @@ def use_transactions(account: Account) -> None:
 def options() -> None:
     """Those of `locked` are known wherever they are handed on: a slip is an error before the program runs."""
     Account.edit("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.edit("k", heartbeat="work")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Account.edit("k", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Mixed.locked("k", 1, wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.try_locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked_first(["k"], leese=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat="progress", max_hold=90) as account:
+    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat=False, max_hold=90) as account:
         assert_type(account, Account)
     with Account.edit("k", settings=LockSettings(), shared=False, permits=1) as account:
         assert_type(account, Account)

@@ -449,7 +449,7 @@ class Ending:
         """Until the lease ends."""
         return max(0.0, self._ends - time.monotonic())
 
-    def progress(self) -> None:
+    def ensure_remaining(self, _: float) -> None:
         """No loss is proven."""
 
 
