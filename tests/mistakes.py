@@ -161,13 +161,6 @@ ROWS: Final = (
         "integration/locks/test_interrupts.py::test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process",
     ),
     (
-        "what TTL removes with a mark is a finding",
-        "contrib/streams.py",
-        "elif change.old is not None and not change.is_by_ttl:",
-        "elif change.old is not None:",
-        "integration/contrib/test_streams.py::test_what_ttl_removes_with_a_mark_is_no_finding",
-    ),
-    (
         "only the first item of a transaction meets a locked range",
         "_writes/native_transaction.py",
         "setdefault(foreign_check.row.identity, foreign_check).join(foreign_check)",
@@ -355,34 +348,6 @@ ROWS: Final = (
         "            lock.item.save()\n",
         "            pass\n",
         "unit/contrib/test_celery.py::test_a_message_whose_run_was_cut_off_runs_again",
-    ),
-    (
-        "an expired item is judged by the stream's clock alone",
-        "contrib/streams.py",
-        "float(value) <= self.at_s + _SKEW_S",
-        "float(value) <= self.at_s",
-        "integration/contrib/test_streams.py::test_an_expired_item_may_begin_again",
-    ),
-    (
-        "sets of bytes are compared in order",
-        "contrib/streams.py",
-        '{"SS", "NS", "BS"}',
-        '{"SS", "NS"}',
-        "integration/contrib/test_streams.py::test_members_of_sets_come_in_any_order",
-    ),
-    (
-        "the removal of a placeholder is a finding",
-        "contrib/streams.py",
-        " and not intent.is_placeholder",
-        "",
-        "integration/contrib/test_streams.py::test_nothing_is_found_in_our_own_writes",
-    ),
-    (
-        "the header of an aborted transaction may be deleted at any time",
-        "contrib/streams.py",
-        "before.state.is_final and transaction_record.EXPIRES in old",
-        "before.state.is_final or transaction_record.EXPIRES in old",
-        "integration/contrib/test_streams.py::test_a_header_that_is_deleted_before_its_time",
     ),
     (
         "who waited is said to have held the lock",

@@ -41,7 +41,6 @@ from pynamo_locking import (
 from pynamo_locking.batches import BatchResult, GuardedBatch
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from pynamo_locking.contrib.messages import partial_batch
-from pynamo_locking.contrib.streams import Auditor, Finding, lambda_handler
 from pynamo_locking.exceptions import (
     BatchError,
     CallAbandoned,
@@ -639,12 +638,7 @@ def faults() -> None:
     testing.held_by_other(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def streams_of_dynamodb(event: dict[str, Any]) -> None:
-    auditor = Auditor([Account, Locks], reads_records=True)
-    for finding in auditor.audit(event["Records"], table="accounts"):
-        assert_type(finding, Finding)
-        assert_type(finding.kind, str)
-    assert_type(lambda_handler(auditor, on_finding=print)(event, None), dict[str, Any])
+def messages(event: dict[str, Any]) -> None:
     assert_type(partial_batch(event, print), dict[str, Any])
 
 
