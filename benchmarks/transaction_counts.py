@@ -1,4 +1,4 @@
-"""Requests and units of transactions of any size, counted on dynoxide, beside what was predicted."""
+"""Requests and units of transactions of any size, counted on dynoxide."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ class Count:
         path: how it was committed.
         requests: of the commit, counted.
         write_units: of the commit, counted.
-        planned_requests: what `Transaction.plan` had said of them.
         refused: how many of the requests were refused.
         reads: requests that the transaction made before the commit, to read.
         read_units: of those.
@@ -104,7 +103,6 @@ class Count:
     path: str
     requests: int
     write_units: float
-    planned_requests: int
     refused: int
     reads: int
     read_units: float
@@ -158,7 +156,6 @@ def count(kind: str, n: int) -> Count:
         plan.path.value,
         committing.requests,
         committing.write_units,
-        plan.requests,
         committing.refused,
         reading.requests,
         reading.read_units,
@@ -184,20 +181,18 @@ def as_markdown(counts: list[Count]) -> str:
         "n",
         "path",
         "requests",
-        "plan",
         "reference",
         "of 2013, 7n+4",
         "write units",
         "reads before",
     )
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" + "---|" + "---:|" * 6]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" + "---|" + "---:|" * 5]
     for each in counts:
         cells = (
             each.kind,
             f"{each.n:,}",
             each.path,
             f"{each.requests:,}",
-            f"{each.planned_requests:,}",
             f"{each.reference_requests:,}",
             f"{each.old_requests:,}",
             f"{each.write_units:,.0f}",

@@ -482,7 +482,7 @@ def use_transactions(account: Account) -> None:
         tx.resume("b1f0", [Account])
         tx.resume("b1f0", Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         assert_type(tx.plan(), CommitPlan)
-        assert_type(tx.plan().requests, int)
+        assert_type(len(tx.plan().staged), int)
 
     @transactional(attempts=3, idempotency_key="k")
     def move(tx: Transaction, source: str, amount: int) -> bool:
