@@ -86,7 +86,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Heartbeat|Once|OnAbandoned|ThrottlingLimit",
+        r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Once|OnAbandoned|ThrottlingLimit",
     ),
 ]
 
@@ -136,7 +136,6 @@ PLAIN = {
     r"(?<=\w): Any(?=[,)])": "",
     r"(?<=\w): Any = ": "=",
     r"\bfloat \| int \| timedelta\b|\b(Duration|Seconds)\b": "float | timedelta",
-    r"\bHeartbeat\b|bool \| Literal\['progress'\]": "bool | 'progress'",
     r"\bKEEP_S\b|\b86_?400\.0\b": "86400",
     r"\b(\d+)\.0\b": r"\1",
     r"\bOnce\[Self\]": "ContextManager[OnceRun]",

@@ -203,12 +203,9 @@ class LockLost(LockingError):
     Attributes:
         reason: ``"evicted"``: no renewal arrived for a whole lease, an operator broke the lock, or another process has
             attached its token. ``"deleted"``: the item that carried the lock was deleted. ``"max_hold"``: the lock was
-            held for `max_hold`. ``"stalled"``: with ``heartbeat="progress"`` the work did not call `Lock.progress`.
-            ``"expired"``: `Lock.progress` was called after the end of the lease; another owner may hold the lock, and
-            `Lock.renew` finds out. ``"forked"``: this is a child process, and the lock stayed with its parent.
-            ``"restored"``: this process was restored from a snapshot that was taken while it held the lock
-            (:doc:`/how-to/use-in-lambda`). After ``"max_hold"`` and ``"stalled"`` other callers wait until the lease
-            has ended, or the lock is released.
+            held for `max_hold`; other callers wait until the lease has ended, or the lock is released. ``"forked"``:
+            this is a child process, and the lock stayed with its parent. ``"restored"``: this process was restored from
+            a snapshot that was taken while it held the lock (:doc:`/how-to/use-in-lambda`).
         ticket: the ticket that was lost.
     """
 

@@ -32,7 +32,7 @@ from pynamo_locking import (
     unique,
 )
 from pynamo_locking._core.transactions import RetentionTimes
-from pynamo_locking.contrib import celery, django, fastapi, flask, messages, starlette, streams
+from pynamo_locking.contrib import celery, django, fastapi, flask, messages, starlette
 from tests.engines.engine import running
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def test_the_pages_have_examples() -> None:
 def public_names() -> Iterator[str]:
     """Yield all that users import, by its full name."""
     ours = (batches, events, exceptions, inspection, intervals, recipes, testing, transactions, unique)
-    for module in (pynamo_locking, *ours, celery, flask, django, messages, starlette, fastapi, streams):
+    for module in (pynamo_locking, *ours, celery, flask, django, messages, starlette, fastapi):
         yield from (f"{module.__name__}.{name}" for name in module.__all__)
     yield from (f"pynamo_locking.telemetry.{name}.install" for name in ("logs", "signals", "opentelemetry"))
     yield "pynamo_locking.contrib.django.middleware.LocksMiddleware"

@@ -107,7 +107,7 @@ NOT_AWAITED = {
     ),
     **dict.fromkeys(("edit", "once", "lead", "call"), "for `async with`"),
     **dict.fromkeys(("guarded_batch", "batch_write"), "a block in PynamoDB's form, for `asyncio.to_thread`"),
-    **dict.fromkeys(("lock_settings", "progress", "held_condition", "add_check_to", "before_save"), "no request"),
+    **dict.fromkeys(("lock_settings", "held_condition", "add_check_to", "before_save"), "no request"),
     **dict.fromkeys(("create_table", "update_ttl"), "before there are tasks, as PynamoDB's"),
     **dict.fromkeys(("deserialize", "from_raw_data", "update_local_version_attribute"), "for PynamoDB"),
     **dict.fromkeys((f"get_{each}_kwargs_from_instance" for each in ("save", "update", "delete")), "for PynamoDB"),

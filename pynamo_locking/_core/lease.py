@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal, Union
+from typing import TYPE_CHECKING, Final, Union
 
 from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.errors import ConfigurationError
 
 Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
-
-#: How a lease is renewed: see `LockSettings.heartbeat`.
-Heartbeat = Union[bool, Literal["progress"]]  # noqa: UP007 - as above
 
 #: A waiter's clock may run this much faster than the holder's before an eviction could come early. Quartz is a thousand
 #: times better; virtual machines under load are not.
@@ -27,10 +24,6 @@ LONGEST_LEASE_S: Final = 24 * 3600.0
 
 #: A lease is renewed after this part of it, which leaves room for two missed renewals.
 RENEW_AFTER: Final = 1 / 3
-
-#: With ``heartbeat="progress"``, work that is silent for this part of the lease loses the lock. The rest of the lease
-#: is there to stop it.
-STALLED_AFTER: Final = 2 / 3
 
 #: DynamoDB's TTL may remove an idle lock row this long after the last lease in it has ended, if no success is in it.
 IDLE_TTL_S: Final = 24 * 3600
@@ -105,9 +98,7 @@ class LockSettings:
             longer pause; with a shorter one waiters acquire the lock sooner after a crash. 60 s.
         max_lease: the longest lease that a caller may ask for. A longer stored lease counts as this long. Must be
             finite, and the same for all processes that use a lock. A day.
-        heartbeat: True renews the lease in the background. With False the caller renews, or uses one long lease. With
-            ``"progress"`` the background renews only if the work has called `Lock.progress` since the last renewal;
-            after two thirds of a lease without a call the lock is lost, with the reason ``"stalled"``.
+        heartbeat: True renews the lease in the background. With False the caller renews, or uses one long lease.
         max_hold: the longest time to hold the lock, counted from the grant. Then renewals stop and the lock is lost,
             with the reason ``"max_hold"``, even if the work hangs. The next waiter acquires it when the lease has
             expired. At least as long as the lease. ``math.inf``, no end.
@@ -144,7 +135,7 @@ class LockSettings:
 
     wait: Seconds = Seconds(60.0)
     lease: Seconds = Seconds(60.0)
-    heartbeat: Heartbeat = True
+    heartbeat: bool = True
     max_clock_skew: float | None = 10.0
     max_waiters: int = 100
     min_poll_interval: Seconds = Seconds(0.01)
@@ -226,8 +217,10 @@ def check_max_hold(max_hold: float, lease: float) -> None:
 
 
 def check_heartbeat(heartbeat: object) -> None:
-    if not isinstance(heartbeat, bool) and heartbeat != "progress":
-        raise ConfigurationError(f"heartbeat must be True, False or 'progress', not {heartbeat!r}.")
+    if not isinstance(heartbeat, bool):
+        raise ConfigurationError(
+            f"heartbeat must be True or False, not {heartbeat!r}. For work that may hang: max_hold."
+        )
 
 
 #: Of a model without `Meta.lock_settings`.

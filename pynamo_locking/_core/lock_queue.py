@@ -342,9 +342,8 @@ def poll_delay(
 
 
 #: Why this process gives a lock up by itself, while its entry may still be in the queue: it was held for as long as it
-#: may be, or the work under it was silent for too long.
+#: may be.
 MAX_HOLD: Final = "max_hold"
-STALLED: Final = "stalled"
 
 
 class MissingEntry(Enum):
@@ -388,7 +387,7 @@ class EntryOwnership(NamedTuple):
     @property
     def may_stand(self) -> bool:
         """Whether the entry may be in the queue, so that it has to be removed."""
-        return self.reason in ("", MAX_HOLD, STALLED)
+        return self.reason in ("", MAX_HOLD)
 
     @property
     def is_copied(self) -> bool:

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from typing_extensions import assert_never
@@ -25,7 +24,7 @@ from pynamo_locking._core.lease import (
 from pynamo_locking._core.lock_queue import HeartbeatObservation
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
 
 #: Why another process has aborted a transaction.
@@ -278,18 +277,17 @@ class CommitPath(str, enum.Enum):
 
 
 class MemberFacts(NamedTuple):
-    """What the choice of the path, and its costs, have to know of one item. Sizes are in bytes.
+    """What the choice of the path has to know of one item. Sizes are in bytes.
 
     Attributes:
         is_write: False for an item that is only checked.
         is_absent: whether the item did not exist when it was read.
-        can_be_marked: whether its model has a lock attribute.
+        can_have_intent: whether its model has a lock attribute.
         wants_direct: whether the deciding transaction should write it itself.
         needs_token: whether a second copy of its write, sent alone, would also be applied, with another result.
         is_locked: whether this transaction holds its lock.
         needs_read: whether the item would be read right before it gets an intent.
         size: of the item as it will be stored.
-        intent: what the number of requests depends on, if it gets a write intent.
     """
 
     is_write: bool
@@ -300,52 +298,25 @@ class MemberFacts(NamedTuple):
     is_locked: bool = False
     needs_read: bool = False
     size: int = 0
-    intent: IntentFacts | None = None
-
-
-class IntentFacts(NamedTuple):
-    """What the number of requests for an intent depends on.
-
-    Attributes:
-        size: of the item while it carries the intent.
-        key_size: of what a row of participants says of it.
-        changes_row_size: of the row with its changes; 0 if they are in the intent.
-        place: whose intents are sent together with it; "" if it is sent alone.
-        is_placed_together: whether the intent can be sent together with others.
-        is_finished_together: whether its finish can be.
-        read_with: the model whose items are read together with it before their intents; None if it is not read.
-    """
-
-    size: int = 0
-    key_size: int = 0
-    changes_row_size: int = 0
-    place: Hashable = ""
-    is_placed_together: bool = True
-    is_finished_together: bool = True
-    read_with: Hashable = None
 
 
 @dataclass(frozen=True)
 class CommitPlan:
-    """How a transaction would be committed now, and in how many requests if no other writer interferes.
+    """How a transaction would be committed now.
 
     Attributes:
         path: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``.
-        requests: how many requests the commit makes.
         direct: indexes of the members that the deciding transaction writes itself.
         staged: indexes of the members that get an intent before the decision, and are finished after it.
         checked: indexes of the members that the deciding transaction checks.
         validated: indexes of the members that transactional reads check before the decision.
-        rows: how many participant rows there are.
     """
 
     path: CommitPath
-    requests: int = 0
     direct: tuple[int, ...] = field(default=(), repr=False)
     staged: tuple[int, ...] = field(default=(), repr=False)
     checked: tuple[int, ...] = field(default=(), repr=False)
     validated: tuple[int, ...] = field(default=(), repr=False)
-    rows: int = 0
 
     @property
     def with_intents(self) -> tuple[int, ...]:
@@ -359,7 +330,7 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
 
 
 def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> CommitPlan:
-    """Return how a transaction is committed, without the number of its requests.
+    """Return how a transaction is committed.
 
     `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
     the idempotency key. A native transaction has one more if it leaves a `record`.
@@ -377,17 +348,6 @@ def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool 
     if len(members) + extra + record <= dynamodb.MOST_ACTIONS and fits:
         return CommitPlan(CommitPath.NATIVE, direct=writes, checked=reads)
     return _long_path(members, writes, reads, extra)
-
-
-def with_requests(plan: CommitPlan, members: Sequence[MemberFacts]) -> CommitPlan:
-    """Return a plan with the number of its requests."""
-    if plan.path is CommitPath.NOTHING:
-        return plan
-    sizes = [members[i].size for i in sorted(plan.validated, key=lambda i: not members[i].is_absent)]
-    reads = len(chunks(sizes))
-    if plan.path is CommitPath.LONG:
-        return _with_requests_of_intents(replace(plan, requests=reads), members)
-    return replace(plan, requests=reads or 1)
 
 
 def chunks(sizes: Sequence[int]) -> list[range]:
@@ -412,7 +372,7 @@ def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Seq
     stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_have_intent]
     if stuck:
         raise CannotBeStaged(_why_stuck(members, writes, len(reads), room))
-    return CommitPlan(CommitPath.LONG, 0, tuple(direct), tuple(staged), checked, validated)
+    return CommitPlan(CommitPath.LONG, tuple(direct), tuple(staged), checked, validated)
 
 
 def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int, room: int) -> str:
@@ -440,37 +400,6 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
             chosen.append(i)
             total += members[i].size
     return sorted(chosen)
-
-
-def _with_requests_of_intents(plan: CommitPlan, members: Sequence[MemberFacts]) -> CommitPlan:
-    intents = {i: members[i].intent or IntentFacts() for i in plan.with_intents}
-    rows = keys_in_rows([intent.key_size for intent in intents.values()])
-    new = {i for i, intent in intents.items() if members[i].is_absent and intent.read_with is None}
-    ghosts = placeholders([intent.size for i, intent in intents.items() if i in new])
-    placing = _batches([(intents[i].place, intents[i].is_placed_together) for i in intents if i not in new])
-    finishing = _batches([(intents[i].place, intents[i].is_finished_together) for i in plan.staged])
-    changes_rows = sum(intent.changes_row_size > 0 for intent in intents.values())
-    reads = Counter(intent.read_with for intent in intents.values() if intent.read_with is not None)
-    read = sum(-(-count // dynamodb.MOST_KEYS) for count in reads.values())
-    last = 1 if plan.staged else 0
-    requests = plan.requests + 2 + read + len(rows) + 2 * changes_rows + len(ghosts) + placing + finishing + last
-    return replace(plan, requests=requests, rows=len(rows))
-
-
-def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
-    """Return how many requests writes take: by place, and whether each can be sent together with others of its place.
-
-    A batch is made by place; of it one request has what can be sent together, if that is more than one write.
-    """
-    places: dict[Hashable, list[bool]] = {}
-    for place, is_together in writes:
-        places.setdefault(place, []).append(is_together)
-    count = len(places.pop("", ()))
-    for together in places.values():
-        for start in range(0, len(together), dynamodb.MOST_STATEMENTS):
-            batch = together[start : start + dynamodb.MOST_STATEMENTS]
-            count += len(batch) - max(0, sum(batch) - 1)
-    return count
 
 
 def placeholders(sizes: Sequence[int]) -> list[range]:

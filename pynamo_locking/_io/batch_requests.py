@@ -186,11 +186,6 @@ def _place(connection: Connection, table: str) -> Hashable:
     return connection.host, connection.region, table
 
 
-def has_statement(write: StatementWrite | None) -> bool:
-    """Tell whether a write can be sent together with others."""
-    return write is not None and _statement(write) is not None
-
-
 def send(writes: Sequence[StatementWrite | None]) -> list[StatementResult]:
     """Send up to 25 writes of one table in one request, and return what became of each.
 

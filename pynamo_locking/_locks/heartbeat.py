@@ -34,9 +34,7 @@ class Renewable(HeldInfo, Protocol):
     outage: RenewalOutage
     ends_at: float
 
-    def may_be_renewed(self) -> bool: ...
-
-    def leave_if_stalled(self) -> float | None: ...
+    def is_allowed(self) -> bool: ...
 
     def renew(self) -> None: ...
 
@@ -130,8 +128,8 @@ class HeartbeatThread:
 
     def _renew(self, held: Renewable) -> float | None:
         """Renew once; return when to renew again, None if that is not needed any more."""
-        if not held.may_be_renewed():
-            return self._soon(held) if held.possession.is_held else held.leave_if_stalled()
+        if not held.is_allowed():
+            return None
         lease = held.entry.lease
         started = runtime.current.monotonic()
         try:

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.dynamodb import NO_TABLE
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.lease import STALLED_AFTER
 from pynamo_locking._core.lock_modes import SHARED
-from pynamo_locking._core.lock_queue import MAX_HOLD, STALLED, EntryOwnership
+from pynamo_locking._core.lock_queue import MAX_HOLD, EntryOwnership
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import Why
 from pynamo_locking._io import client, event_stream, lock_requests, responses, runtime, wakeups
@@ -121,10 +120,6 @@ def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
 #: How a lock was lost, in words.
 _LOST: Final = {
     MAX_HOLD: "was held for max_hold, and another owner may hold the lock when the lease has ended",
-    STALLED: (
-        "belongs to work that has not called progress() for two thirds of its lease, and another owner may hold the "
-        "lock when the lease has ended"
-    ),
     "evicted": (
         "is no longer in the queue: no renewal of it arrived for a whole lease (a pause, an outage), an operator broke "
         "it, or another process has attached its token; another owner may hold the lock by now"
@@ -156,7 +151,6 @@ class HeldEntry:
     is_detached: bool = False
     stays = False  # an interrupt, or the end of its caller, leaves the entry in the queue
     ends_at: float = math.inf  # the end of `max_hold`, on our monotonic clock
-    needs_progress = False  # the heartbeat waits for a sign of the work
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
     caller: LocalWaiter | None = None
     # Entries that were next when it was granted.
@@ -181,7 +175,6 @@ class HeldEntry:
         self.on_lost: list[Callable[[str], object]] = []
         self.outage: RenewalOutage = RenewalOutage()
         self.deadline: float = started + entry.lease
-        self.progressed_at = started  # the last sign of the work: that it has begun
         self.heartbeats: int = heartbeats  # sent
         self.last_write: int = entry.writes  # made ready
         self._make_mutexes()
@@ -203,41 +196,14 @@ class HeldEntry:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it has ended."""
-        is_held = self.possession.is_held and not self._given_up
-        return max(0.0, self.deadline - runtime.current.monotonic()) if is_held else 0.0
-
-    @property
-    def _given_up(self) -> str:
-        """Why this process gives it up by now, by its own clock; empty if it does not."""
         now = runtime.current.monotonic()
-        if self.needs_progress and now >= self.progressed_at + self.entry.lease * STALLED_AFTER:
-            return STALLED
-        return MAX_HOLD if now >= self.ends_at else ""
-
-    def may_be_renewed(self) -> bool:
-        """Tell whether the heartbeat may renew the lease now; note the loss if it may never do so again."""
-        is_silent = self.needs_progress and self.progressed_at <= self.deadline - self.entry.lease
-        return self.is_allowed() and not is_silent
-
-    def leave_if_stalled(self) -> float | None:
-        """Let a thread remove the entry of work that is given up as silent, a lease after its last sign.
-
-        Returns when that is, if that is later. A renewal after that sign would keep the entry for longer. While a write
-        under way may remove the entry, nothing else does: the absence of the entry would seem the effect of that write.
-        """
-        if self.possession.is_over or self.possession.reason != STALLED:
-            return None
-        leaves_at = self.progressed_at + self.entry.lease
-        if runtime.current.monotonic() < leaves_at:
-            return leaves_at
-        if not self.possession.removals:
-            release.remove_entry_later(self.row, self.entry.id)
-        return None
+        is_held = self.possession.is_held and now < self.ends_at
+        return max(0.0, self.deadline - now) if is_held else 0.0
 
     def is_allowed(self) -> bool:
-        """Tell whether it is held; note the loss if this process gives it up by now."""
-        if why := self._given_up:
-            self.lose(why)
+        """Tell whether it is held; note the loss if `max_hold` has ended by now."""
+        if runtime.current.monotonic() >= self.ends_at:
+            self.lose(MAX_HOLD)
         return self.possession.is_held
 
     def refuse_if_lost(self) -> None:
@@ -325,14 +291,9 @@ class HeldEntry:
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
-        """Note the time in which a request may remove the entry; it ends with a definite answer.
-
-        Raises:
-            LockLost: the lock was lost before, and the heartbeat may have removed the entry. Nothing was sent.
-        """
+        """Note the time in which a request may remove the entry; it ends with a definite answer."""
         self._know(EntryOwnership.removing)
         try:
-            self.refuse_if_lost()  # as if a request had said so
             yield
         except OutcomeUnknown:
             raise
@@ -664,9 +625,7 @@ def renew(held: HeldEntry) -> None:
     """Renew the lease: what `Lock.renew` does, and raises."""
     held.refuse_if_lost()
     try:
-        began = runtime.current.monotonic()
         held.renew()
-        held.progressed_at = max(began, held.progressed_at)
     except Unavailable as error:
         certain = f"{held.remaining:.1f} s of the lease are certain. Try again."
         raise _unanswered(held, "renewal", error, certain) from error
@@ -714,19 +673,6 @@ def ensure(held: HeldEntry, wanted: float) -> None:
     remaining = held.remaining
     if remaining < wanted or not remaining:
         renew(held)
-
-
-def progress(held: HeldEntry) -> None:
-    """Note that the work under the lock makes progress: what `Lock.progress` does, and raises."""
-    held.refuse_if_lost()
-    held.progressed_at = now = runtime.current.monotonic()
-    if held.possession.is_held and now >= held.deadline:
-        raise LockLost(
-            f"ticket {held.entry.ticket} of {held.row.label}: its lease has ended, and another owner may hold the lock "
-            f"by now. Stop the work, or call renew(): if it raises no LockLost, the lock was held all the time.",
-            reason="expired",
-            ticket=held.entry.ticket,
-        )
 
 
 def _unanswered(held: HeldEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:

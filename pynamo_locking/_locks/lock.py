@@ -254,7 +254,6 @@ class LockHandle(Generic[M]):
 
     def _begin_heartbeat(self, held: HeldEntry) -> None:
         if self.options.heartbeat and not held.has_heartbeat:
-            held.needs_progress = self.options.heartbeat == "progress"
             heartbeat.heartbeat_thread.add(held)
             held.has_heartbeat = True
 
@@ -695,21 +694,6 @@ class Lock(Generic[M]):
     async def arenew(self) -> None:
         """As `renew`, awaited."""
         await concurrency.to_the_end(partial(held_lock.renew, self._handle.held_entry()))
-
-    def progress(self) -> None:
-        """Signal that the work under the lock is still making progress, from any thread or task. No request.
-
-        With ``heartbeat="progress"`` the background renews the lease only if this was called since the last renewal. So
-        call it in each round of a loop, at least once in two thirds of a lease. After that time without a call the lock
-        is lost, with the reason ``"stalled"``, and a third of the lease is left to stop the work. `renew` and `chunks`
-        count as calls: they renew the lease themselves. With another heartbeat a call only reports a loss.
-
-        Raises:
-            LockLost: the lock is lost, so the work must stop. With the reason ``"expired"`` the lease has ended by this
-                process's own clock, after a pause or an outage, and `renew` finds out whether the lock was lost.
-            ConfigurationError: this object does not hold the lock.
-        """
-        held_lock.progress(self._handle.held_entry())
 
     def ensure_remaining(self, remaining: Duration) -> None:
         """Renew the lease unless at least this much of it is left; with 0, unless any of it is left. 0 or 1 write.

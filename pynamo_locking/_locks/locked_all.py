@@ -89,7 +89,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
     Raises:
         LockTimeout: on entering: not all of them in time; none is held.
         LockLost: on leaving, if one of them was lost meanwhile; on entering, if one was lost while it waited for the
-            others (by `max_hold`, ``heartbeat="progress"``, or after its lease without a heartbeat).
+            others (by `max_hold`, or after its lease without a heartbeat).
         ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
 
     Cost: that of each lock; ranges of one hash key cost that of one. 1 write for each lock whose lease has ended while
@@ -113,7 +113,6 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
             _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
         for lock in locks:
             lock.ensure_remaining(0)  # its lease may have ended while the others were waited for
-            lock.progress()
         yield locks
 
 
@@ -127,7 +126,6 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
         for lock in locks:
             if not lock.is_held:  # `ensure_remaining` may pass to another thread
                 await lock.aensure_remaining(0)
-            lock.progress()
         yield locks
 
 
@@ -143,7 +141,7 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
             longest = max(wanted, key=lambda each: each.lease)
             spanned = longest._replace(
                 lock_mode=spanning([each.lock_mode for each in wanted]),
-                heartbeat=max((each.heartbeat for each in wanted), key=(False, True, "progress").index),
+                heartbeat=any(each.heartbeat for each in wanted),
                 max_hold=min(each.max_hold for each in wanted),
             )
             yield Lock(handle_of(together[0]).target, spanned, None)

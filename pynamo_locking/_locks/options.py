@@ -14,7 +14,6 @@ from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import (
     DEFAULT_SETTINGS,
     Duration,
-    Heartbeat,
     LockSettings,
     believed,
     check_heartbeat,
@@ -66,7 +65,7 @@ class AttachKeywords(TypedDict, total=False):
 
     wait: Duration | None
     lease: Duration | None
-    heartbeat: Heartbeat | None
+    heartbeat: bool | None
     max_hold: Duration | None
     owner: str | None
     on_lost: Callable[[str], object] | None
@@ -96,7 +95,7 @@ class LockOptions(NamedTuple):
 
     wait: float
     lease: float
-    heartbeat: Heartbeat
+    heartbeat: bool
     max_hold: float
     owner: str
     settings: LockSettings
@@ -150,7 +149,7 @@ def make_options(
     *,
     wait: Duration | None = None,
     lease: Duration | None = None,
-    heartbeat: Heartbeat | None = None,
+    heartbeat: bool | None = None,
     max_hold: Duration | None = None,
     owner: str | None = None,
     settings: LockSettings | None = None,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.condition import Condition
 
-    from pynamo_locking._core.lease import Duration, Heartbeat, LockSettings
+    from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._locks.locked_all import Block
@@ -393,7 +393,7 @@ class LockableMixin(VersionedMixin):
         *,
         wait: Duration | None = None,
         lease: Duration | None = None,
-        heartbeat: Heartbeat | None = None,
+        heartbeat: bool | None = None,
         max_hold: Duration | None = None,
         shared: bool = False,
         permits: int = 1,
@@ -420,7 +420,7 @@ class LockableMixin(VersionedMixin):
                 empty, ``math.inf`` waits for ever. 60 s unless set.
             lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s unless set.
             heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that is
-                long enough. With ``"progress"`` the background renews only while the work calls `Lock.progress`.
+                long enough.
             max_hold: how long to hold the lock at most, in seconds or as a timedelta, counted from the grant. Then it
                 is lost, and no longer renewed, even if the work hangs. Without end unless set.
             shared: a reader lock: hold it together with other shared holders, but never with an exclusive one. Writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.attributes import Attribute, TTLAttribute, UnicodeAttribute
 from pynamodb.connection import TableConnection
@@ -18,7 +18,7 @@ from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._io.responses import has_foreign
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
-from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._items import conditions, versions
 from pynamo_locking._items import keys as keys_module
 from pynamo_locking._items.keys import check_place
 from pynamo_locking._pynamodb import connection_of, hash_name_of, ttl_attribute_of
@@ -30,57 +30,11 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
-    from pynamo_locking._core.write_outcome import Known
     from pynamo_locking._io.stored_rows import Image
 
 
 #: The pause between two checks whether a table is ready, in seconds; AWS takes about ten.
 _POLL_S: Final = 1.0
-
-
-class Audited(NamedTuple):
-    """Where a model keeps what an auditor of writes checks: stored names, each None if there is none.
-
-    Attributes:
-        model: the class.
-        table: its table.
-        is_own: whether its rows are those of this package, as of a `NamedLock`.
-        version: of the version.
-        write_id: of the id of the last write.
-        lock: of the lock in the item.
-        expires: of the time after which an item counts as absent.
-        ttl: of the time of expiry, whether the items count as absent after it or not.
-    """
-
-    model: type[Model]
-    table: str
-    is_own: bool
-    version: str | None
-    write_id: str | None
-    lock: str | None
-    expires: str | None
-    ttl: str | None
-
-    def versions_in(self, image: Mapping[str, Any]) -> Known:
-        """Return the version and the write id of an image."""
-        return versions.known_of(self.model, image)
-
-
-def audited(model: type[Model]) -> Audited:
-    """Return where a model keeps what an auditor checks; `ConfigurationError` if it has no table."""
-    check_place(model)
-    shape, ttl = versions.shape_of(model), ttl_attribute_of(model)
-    lock = getattr(model, "_lock_attribute", lambda: None)()
-    return Audited(
-        model=model,
-        table=str(model.Meta.table_name),
-        is_own=hasattr(model, "_own_keys"),
-        version=None if shape.attribute is None else shape.attribute.attr_name,
-        write_id=shape.write_id_name,
-        lock=None if lock is None else lock.attr_name,
-        expires=expiry.attribute_name(model),
-        ttl=None if ttl is None else str(ttl.attr_name),
-    )
 
 
 def describe(model: type[Model]) -> dict[str, Any]:

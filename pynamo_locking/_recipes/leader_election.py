@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.runtime import Event
 
 
-#: A leader whose renewals are not answered steps down when this part of its lease is left. Less than what is left when
-#: silent work is given up, so that silence has its own reason.
+#: A leader whose renewals are not answered steps down when this part of its lease is left.
 _LAST_PART: Final = 1 / 4
 
 #: The campaign that this thread, or task, was started by.
@@ -66,14 +65,6 @@ class LeaderTerm:
     def is_leader(self) -> bool:
         """Whether the term lasts, by this process's own clock: False before another process can be elected."""
         return not self._wish and not self.reason and self._lock.is_held
-
-    def progress(self) -> None:
-        """Signal that the work is making progress, at least once in two thirds of a lease, from any thread. No request.
-
-        Raises:
-            LockLost: the term has ended, so the work must stop.
-        """
-        self._lasting().progress()
 
     def held_condition(self) -> Condition:
         """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.held_condition`.
@@ -134,7 +125,8 @@ class LeaderElection:
     the lock is released, so that the next process is elected at once.
 
     Guaranteed: what `Lock` guarantees for holders. So the numbers of terms grow, and another process is elected when
-    the lease of a leader has expired that was killed, stopped or cut off, or whose work hangs.
+    the lease of a leader has expired that was killed, stopped or cut off. A leader whose work hangs leads on, until
+    `max_hold` if that is set.
 
     Cost: 1 write to begin a term and 1 to end it; 1 write in each third of a lease for each process; for waiting
     processes 1 eventually consistent read for each poll.
@@ -146,8 +138,6 @@ class LeaderElection:
         on_elected: Callable[[LeaderTerm], object] | None,
         on_lost: Callable[[str], object] | None,
     ) -> None:
-        if not handle_of(lock).options.heartbeat:
-            raise ConfigurationError("a leader renews its lease: lead() needs heartbeat='progress' or True.")
         self._pattern = lock
         self._on_elected = on_elected
         self._on_lost = on_lost
@@ -206,7 +196,8 @@ class LeaderElection:
 
         Args:
             wait: until the lock is released, which is when `on_lost` and `on_elected` have returned; if `on_elected`
-                does not return, until the lease has expired. False for a signal handler, and inside these two.
+                does not return, until the lock is lost, as after `max_hold`. False for a signal handler, and inside
+                these two.
 
         Raises:
             ConfigurationError: it would wait for itself, inside one of these two. The election continues.

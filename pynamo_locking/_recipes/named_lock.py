@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
 
-    from pynamo_locking._core.lease import Duration, Heartbeat, LockSettings
+    from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._locks.options import LockKeywords
     from pynamo_locking._recipes.leader_election import LeaderTerm
 
@@ -80,7 +80,6 @@ class NamedLock(OwnTable, LockableModel):
         on_elected: Callable[[LeaderTerm], object] | None = None,
         on_lost: Callable[[str], object] | None = None,
         lease: Duration | None = None,
-        heartbeat: Heartbeat = "progress",
         max_hold: Duration | None = None,
         owner: str | None = None,
         settings: LockSettings | None = None,
@@ -91,9 +90,8 @@ class NamedLock(OwnTable, LockableModel):
 
             with Locks.lead("scheduler") as campaign:
                 if (term := campaign.elected(timeout=60)) is not None:
-                    for job in jobs:
-                        term.progress()  # raises LockLost once the term has ended
-                        job()
+                    while term.is_leader:
+                        work()
 
         The leader is the process that holds the lock of that name; the other candidates wait in its queue.
         `LeaderElection` says what is guaranteed, and `LeaderTerm` what a leader may rely on.
@@ -107,9 +105,8 @@ class NamedLock(OwnTable, LockableModel):
             on_lost: a plain function, called with the reason (`LeaderTerm.reason`) whenever a term has ended, by
                 resignation too, and before the lock is released: stop here what `on_elected` has started.
             lease: how long a killed leader blocks its successor, in seconds or as a timedelta. 60 s unless set.
-            heartbeat: ``"progress"``, the default: a leader whose work does not call `LeaderTerm.progress` for two
-                thirds of a lease steps down. With True it leads for as long as its process lives.
-            max_hold: the longest term, in seconds or as a timedelta. Without end unless set.
+            max_hold: the longest term, in seconds or as a timedelta, also for a leader whose work hangs. Without end
+                unless set.
             owner: as for `locked`.
             settings: as for `locked`.
 
@@ -123,7 +120,7 @@ class NamedLock(OwnTable, LockableModel):
         """
         check_plain("on_elected", on_elected)
         check_plain("on_lost", on_lost)
-        terms: dict[str, Any] = {"lease": lease, "heartbeat": heartbeat, "max_hold": max_hold, "owner": owner}
+        terms: dict[str, Any] = {"lease": lease, "heartbeat": True, "max_hold": max_hold, "owner": owner}
         return LeaderElection(cls.locked(name, wait=math.inf, settings=settings, **terms), on_elected, on_lost)
 
     @classmethod

@@ -34,7 +34,6 @@ from pynamo_locking._core.transactions import (
     CannotBeStaged,
     CommitPath,
     CommitPlan,
-    IntentFacts,
     MemberFacts,
     TransactionRecord,
     TransactionStatus,
@@ -45,11 +44,10 @@ from pynamo_locking._core.transactions import (
     row_of_changes,
     row_of_key,
     row_of_participants,
-    with_requests,
 )
 from pynamo_locking._core.values import item_size
 from pynamo_locking._io import batch_requests, event_stream, lock_record, runtime, transaction_record, write_intents
-from pynamo_locking._io.batch_requests import StatementWrite, transact_get
+from pynamo_locking._io.batch_requests import transact_get
 from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._io.model_doors import own_keys_of
@@ -87,7 +85,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pynamodb.connection import Connection
 
@@ -509,29 +507,6 @@ def key_size(stored: dict[str, Any]) -> int:
     return item_size({"": stored}) + 1
 
 
-def facts_of(record_table: RecordTable, one: IntentWrite) -> IntentFacts:
-    """Return what the number of requests for an intent depends on."""
-    place = _place(one.member)
-    changes_row = transaction_record.extra_row(
-        record_table, one.intent.changes_row, lock_record.stored_changes(one.intent)
-    )
-    return IntentFacts(
-        size=one.size,
-        key_size=key_size(participant(one.row, one.intent.changes_row)),
-        changes_row_size=item_size(changes_row) if one.intent.changes_row else 0,
-        place=place,
-        is_placed_together=bool(place)
-        and batch_requests.has_statement(StatementWrite(one.row.connection, "UpdateItem", one.request())),
-        is_finished_together=bool(place) and batch_requests.has_statement(write_intents.finishing(one.row, one.intent)),
-    )
-
-
-def _place(member: TransactionItem) -> Hashable:
-    """Return whose intents are sent together with that of an item; "" if it is sent alone."""
-    connection = connection_of(member.item).connection
-    return (id(connection), member.table) if batch_requests.are_used(connection, member.table) else ""
-
-
 # Chooses the path of a commit, and commits on it.
 
 
@@ -553,29 +528,7 @@ class CommitRun:
         return self._long is not None and self._long.is_decided
 
     def plan(self) -> CommitPlan:
-        """Return the path and the number of requests; refuse a commit for which no path is possible.
-
-        This works out all that the commit would store, without a request.
-        """
-        plan = self._choose()
-        facts, staged = self._facts(is_long=True), set(plan.staged)
-        with isolation.for_commit():
-            for i in plan.with_intents:
-                facts[i] = self._intent_writes(facts[i], i, is_staged=i in staged)
-        return with_requests(plan, facts)
-
-    def _intent_writes(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
-        """Return the facts of an item that gets an intent."""
-        member, table, id_ = self._members[i], self._options.record_table, self._options.id
-        assert table is not None  # noqa: S101 - `_choose` checks it
-        if needs_read(member):
-            assert member.row is not None  # noqa: S101 - checked when the path was chosen
-            size = key_size(participant(member.row, ""))
-            return facts._replace(intent=IntentFacts(key_size=size, place=_place(member), read_with=member.model))
-        one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
-        return facts._replace(intent=facts_of(table, one))
-
-    def _choose(self) -> CommitPlan:
+        """Return how it is committed, without a request; refuse a commit for which no path is possible."""
         try:
             extra = self._extra_actions()
             is_long = len(self._members) + extra + self._options.record > dynamodb.MOST_ACTIONS
@@ -591,7 +544,7 @@ class CommitRun:
 
     def direct(self) -> list[TransactionItem]:
         """Return the items that the deciding transaction writes itself."""
-        return [self._members[i] for i in self._choose().direct]
+        return [self._members[i] for i in self.plan().direct]
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
@@ -614,7 +567,7 @@ class CommitRun:
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
-        plan = self._choose()
+        plan = self.plan()
         self.path = plan.path.value
         try:
             if plan.path is CommitPath.READ:

@@ -342,7 +342,7 @@ class Transaction:
         return self._members.of(item, is_write=is_write, replaces=replaces)
 
     def plan(self) -> CommitPlan:
-        """Return how the transaction would be committed now, and in how many requests without contention.
+        """Return how the transaction would be committed now: the path, and what it does with each row.
 
         Raises:
             NotUnique: two of its items have the same unique value.
@@ -383,7 +383,7 @@ class Transaction:
             UserWarning: an instance was read and changed, but not saved. The warning names the item and the attributes.
                 A change inside a list, a set or a map is not noticed.
 
-        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the records of
+        Cost: 1 transactional read for each hundred items that were only read, and the records of
         transactions that have an intent on some of them; 1 write for one item; 1 native transaction for up to a
         hundred. If a unique value is taken, and the transaction is long or nothing was sent, 1 transactional read more
         for each hundred items: it tells whether one of them is stale.

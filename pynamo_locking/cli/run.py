@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ import typer
 from typing_extensions import Self
 
 from pynamo_locking._facade import inspection, logger, plain, text_of_ms
-from pynamo_locking.cli import guardian, terminal
+from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import LOCKS, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import EXPECTED, Exit, Handlers, Problem, Stopped, stop, usage
@@ -142,65 +141,23 @@ STOPPING: Final = [
 #: The signals that are passed on to the program.
 FORWARDED: Final = [*STOPPING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))]
 
-#: Runs a file by itself, with nothing but the standard library.
-_GUARDIAN: Final = (sys.executable, "-I", "-S", guardian.__file__)
-
 
 class Child:
-    """A program in a session, and so in a process group, of its own, with a guardian beside it.
+    """A program in a session, and so in a process group, of its own.
 
-    The lease lasts for `guarded_s` seconds from now on (see `is_guarded_for`). When the program has ended, `on_end` is
-    called on a thread of its own. An OSError says that the program could not be started.
+    When the program has ended, `on_end` is called on a thread of its own. An OSError says that the program could not be
+    started.
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        path: str,
-        environment: Mapping[str, str],
-        guarded_s: float,
-        on_end: Callable[[], None],
+        self, command: Sequence[str], path: str, environment: Mapping[str, str], on_end: Callable[[], None]
     ) -> None:
-        self._guardian = subprocess.Popen(  # noqa: S603 - our own script
-            _GUARDIAN,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+        self._process = subprocess.Popen(  # noqa: S603 - what the person asked for
+            command, executable=path, env=environment, start_new_session=True
         )
-        assert self._guardian.stdin is not None  # noqa: S101 - it is a pipe
-        self._to_guardian = self._guardian.stdin
-        os.set_blocking(self._to_guardian.fileno(), False)
-        try:
-            self._process = self._start(command, path, environment, guarded_s)
-        except BaseException:
-            self._dismiss_guardian()
-            raise
         self._on_end = on_end
         self._waiter = threading.Thread(target=self._wait, name="pynamo-locking-child", daemon=True)
         self._waiter.start()
-
-    def _start(
-        self, command: Sequence[str], path: str, environment: Mapping[str, str], guarded_s: float
-    ) -> subprocess.Popen[bytes]:
-        """Start a process that tells the guardian its number, and then becomes the program."""
-        guardian = self._to_guardian.fileno()
-        errors, theirs = os.pipe()
-        with os.fdopen(errors, "rb") as reader:
-            try:
-                process = subprocess.Popen(  # noqa: S603 - what the person asked for
-                    [*_GUARDIAN, str(guardian), str(theirs), str(guarded_s), path, *command],
-                    env=environment,
-                    pass_fds=(guardian, theirs),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(theirs)
-            number = reader.read()  # ends when it has become the program
-        if number:
-            process.wait()
-            raise OSError(int(number), os.strerror(int(number)), path)
-        return process
 
     def _wait(self) -> None:
         self._process.wait()
@@ -218,10 +175,6 @@ class Child:
         code = self._process.returncode
         return code if code >= 0 else 128 - code
 
-    def is_guarded_for(self, remaining: float) -> None:
-        """Let the guardian kill the group unless it is told again within so many seconds."""
-        self._tell_guardian(f"{self._process.pid} {max(0.0, remaining)}")
-
     def send(self, number: int) -> bool:
         """Send a signal to the program and all that it started; return whether anything of it was there."""
         try:
@@ -238,32 +191,16 @@ class Child:
         if self.send(signal.SIGTERM):
             self.send(signal.SIGCONT)  # a stopped process could not end
         self._wait_until_gone(ends)
-        if self.send(signal.SIGKILL):
-            self._wait_until_gone(time.monotonic() + _GONE_S)
+        self.close()
 
     def _wait_until_gone(self, ends: float) -> None:
         while time.monotonic() < ends and self.send(0) and _does_something(self._process.pid):
             time.sleep(_POLL_OF_GROUP_S)
 
     def close(self) -> None:
-        """Kill what is left of the group, and dismiss the guardian."""
+        """Kill what is left of the group."""
         if self.send(signal.SIGKILL):
             self._wait_until_gone(time.monotonic() + _GONE_S)
-        self._dismiss_guardian()
-
-    def _tell_guardian(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # it was killed, or stopped and its pipe is full
-            os.write(self._to_guardian.fileno(), f"{line}\n".encode())
-
-    def _dismiss_guardian(self) -> None:
-        self._tell_guardian("done")
-        with contextlib.suppress(OSError):
-            self._to_guardian.close()
-        try:
-            self._guardian.wait(_GONE_S)
-        except subprocess.TimeoutExpired:  # a signal has stopped it
-            self._guardian.kill()
-            self._guardian.wait()
 
 
 def _does_something(group: int) -> bool:
@@ -337,7 +274,6 @@ _LOSSES: Final = {
     "evicted": "an operator broke it, or no renewal arrived for a whole lease",
     "deleted": "its row was deleted from the table",
     "max_hold": "it was held for as long as --max-hold allows",
-    "expired": "no renewal arrived for a whole lease, so another party may hold it",
 }
 
 _WAIT: Final = "How long to wait for our turn; inf for ever. 60, or with --once-per one period."
@@ -472,7 +408,7 @@ def _run_once(
     try:
 
         def start() -> Child:
-            return Child(program, path, _told(session, turn), lock.remaining, turn.news.set)
+            return Child(program, path, _told(session, turn), turn.news.set)
 
         why_lost, code = _run_under(lock, signals, start, turn.news, patience)
     finally:
@@ -568,14 +504,15 @@ def _run_under(
 def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -> str | None:
     """Wait until the program has ended, or the lock is lost or may end soon; then return why."""
     while not child.has_ended:
-        left = lock.remaining
         try:
-            lock.progress()  # no request; tells of a loss
+            lock.ensure_remaining(0)  # no request, unless the lease has ended while this process was stopped
         except LockLost as loss:
             return f"{_LOSSES.get(loss.reason, loss)}."
+        except OutcomeUnknown:
+            return "the lease has ended, and no renewal was answered."
+        left = lock.remaining
         if left <= grace:
             return f"no renewal was answered, and the lease would have ended in {left:.1f} s."
-        child.is_guarded_for(left)
         news.wait(min(_POLL_OF_LEASE_S, left - grace))
     return None
 

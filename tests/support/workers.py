@@ -340,7 +340,6 @@ class Actions:
         self._campaign: Any = None
         self._terms: list[LeaderTerm] = []
         self._reasons: list[str] = []
-        self._hangs = threading.Event()
         self._stack = contextlib.ExitStack()
 
     def enter(self, model: Any, key: str, **options: Any) -> Taken:
@@ -413,14 +412,11 @@ class Actions:
         return self.facts(key)
 
     def campaign(self, model: Any, key: str, **options: Any) -> None:
-        """Be a candidate; the work of the leader goes on until `hang`."""
+        """Be a candidate; the work of the leader goes on until its term has ended."""
 
         def work(term: LeaderTerm) -> None:
             self._terms.append(term)
-            while True:
-                if not self._hangs.is_set():
-                    term.progress()
-                time.sleep(0.02)
+            term.ended.wait()
 
         self._campaign = model.lead(key, on_elected=work, on_lost=self._reasons.append, **options)
         self._campaign.start()
@@ -432,11 +428,6 @@ class Actions:
         assert term is not None, f"this candidate was not elected in {PATIENCE:g} s"
         until(lambda: term in self._terms)
         return Taken(term.ticket, at)
-
-    def hang(self) -> float:
-        """Let the work go on without a sign of life; return a moment after the last one."""
-        self._hangs.set()
-        return time.monotonic()
 
     def led(self) -> tuple[bool, list[str]]:
         """Say whether this process believes to lead, once a term has ended, and why those that ended did."""
@@ -453,7 +444,6 @@ class Actions:
 
     def stop_campaign(self) -> None:
         """Go back to work, and leave."""
-        self._hangs.clear()
         self._campaign.stop()
 
     def edit(self, model: Any, keys: list[str]) -> list[Increment]:

@@ -41,7 +41,6 @@ from pynamo_locking import (
 from pynamo_locking.batches import BatchResult, GuardedBatch
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from pynamo_locking.contrib.messages import partial_batch
-from pynamo_locking.contrib.streams import Auditor, Finding, lambda_handler
 from pynamo_locking.exceptions import (
     BatchError,
     CallAbandoned,
@@ -159,7 +158,6 @@ def locked() -> None:
         assert_type(lock.is_held, bool)
         assert_type(lock.remaining, float)
         assert_type(lock.lost, Event)
-        lock.progress()
         lock.ensure_remaining(5)
         lock.ensure_remaining(timedelta(seconds=5))
         assert_type(lock.chunks([1, 2], 10), Iterator[list[int]])
@@ -484,7 +482,7 @@ def use_transactions(account: Account) -> None:
         tx.resume("b1f0", [Account])
         tx.resume("b1f0", Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         assert_type(tx.plan(), CommitPlan)
-        assert_type(tx.plan().requests, int)
+        assert_type(len(tx.plan().staged), int)
 
     @transactional(attempts=3, idempotency_key="k")
     def move(tx: Transaction, source: str, amount: int) -> bool:
@@ -511,12 +509,13 @@ def use_transactions(account: Account) -> None:
 def options() -> None:
     """Those of `locked` are known wherever they are handed on: a slip is an error before the program runs."""
     Account.edit("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.edit("k", heartbeat="work")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Account.edit("k", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Mixed.locked("k", 1, wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.try_locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked_first(["k"], leese=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat="progress", max_hold=90) as account:
+    with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat=False, max_hold=90) as account:
         assert_type(account, Account)
     with Account.edit("k", settings=LockSettings(), shared=False, permits=1) as account:
         assert_type(account, Account)
@@ -639,12 +638,7 @@ def faults() -> None:
     testing.held_by_other(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def streams_of_dynamodb(event: dict[str, Any]) -> None:
-    auditor = Auditor([Account, Locks], reads_records=True)
-    for finding in auditor.audit(event["Records"], table="accounts"):
-        assert_type(finding, Finding)
-        assert_type(finding.kind, str)
-    assert_type(lambda_handler(auditor, on_finding=print)(event, None), dict[str, Any])
+def messages(event: dict[str, Any]) -> None:
     assert_type(partial_batch(event, print), dict[str, Any])
 
 

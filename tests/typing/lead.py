@@ -18,7 +18,7 @@ class Locks(NamedLock):
 
 
 def work(term: LeaderTerm) -> None:
-    term.progress()
+    assert term.is_leader
     assert_type(term.held_condition(), Condition)
     with TransactWrite(connection=Connection()) as transaction:
         term.add_check_to(transaction)
@@ -40,11 +40,11 @@ def lead() -> tuple[int, str] | None:
 
 
 async def alead() -> None:
-    async with Locks.lead("scheduler", heartbeat=True, owner="me") as campaign:
+    async with Locks.lead("scheduler", owner="me") as campaign:
         assert_type(campaign, LeaderElection)
         assert_type(await campaign.aelected(), "LeaderTerm | None")
 
 
 def refused() -> None:
-    Locks.lead("scheduler", heartbeat="work")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Locks.lead("scheduler", max_hold="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Locks.lead("scheduler", on_elected=lambda: None)  # type: ignore[arg-type, misc]  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import termios
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,9 +24,9 @@ from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
 from pynamo_locking import NamedLock
-from pynamo_locking.cli import guardian, locks, main, tables
+from pynamo_locking.cli import locks, main, tables
 from pynamo_locking.cli import terminal as terminal_module
-from pynamo_locking.cli.run import Child, Signals
+from pynamo_locking.cli.run import Signals
 from pynamo_locking.cli.terminal import Ending, Stopped
 from pynamo_locking.exceptions import OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
@@ -40,6 +39,7 @@ from tests.support.workers import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.engines.engine import Engine
 
@@ -643,47 +643,3 @@ def test_a_signal_at_an_unexpected_moment(monkeypatch, capsys):
 
     assert main(["version"]) == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "pynamo-locking: interrupted\n"
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-def test_a_guardian_stays_when_all_of_a_service_are_told_to_go(tmp_path):
-    """The program may take a while to stop, and its holder may die meanwhile."""
-    script = Path(guardian.__file__)
-    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as program:
-        watcher = subprocess.Popen([sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE)
-        assert watcher.stdin is not None
-        try:
-            watcher.stdin.write(f"{program.pid} {PATIENCE}\n".encode())
-            watcher.stdin.flush()
-            status = Path(f"/proc/{watcher.pid}/status")
-            if status.exists():
-                until(lambda: is_ignored(status, signal.SIGTERM), "the guardian ignores SIGTERM")
-            watcher.send_signal(signal.SIGTERM)
-            watcher.stdin.close()
-            assert program.wait(PATIENCE) == -signal.SIGTERM
-            assert watcher.wait(PATIENCE) == 0
-        finally:
-            program.kill()
-            watcher.kill()
-            watcher.wait()
-
-
-def is_ignored(status: Path, number: int) -> bool:
-    """Whether a process ignores a signal."""
-    (line,) = [line for line in status.read_text().splitlines() if line.startswith("SigIgn:")]
-    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-def test_a_guardian_that_reads_nothing():
-    """It is stopped: the command does not wait until it reads again, or it would look at the lock no more."""
-    child = Child(["sleep", "1000"], "/bin/sleep", dict(os.environ), 3600.0, lambda: None)
-    try:
-        child._guardian.send_signal(signal.SIGSTOP)
-        for _ in range(8000):  # more than a pipe holds
-            child.is_guarded_for(3600.0)
-    finally:
-        child._guardian.send_signal(signal.SIGCONT)
-        child.close()

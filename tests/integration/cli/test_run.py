@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.cli import guardian
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.run import Child, Signals, Turn
 from pynamo_locking.cli.terminal import Problem
 from pynamo_locking.exceptions import LockLost
 from tests.engines.servers import TRAMPOLINE
-from tests.support.models import Locks
-from tests.support.parties import shifted_clock
+from tests.support.models import APART, Locks
+from tests.support.parties import in_thread, shifted_clock
 from tests.support.shell import running
 from tests.support.wire import on
 from tests.support.workers import PATIENCE, until, until_queued
@@ -40,8 +39,6 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups"),
 ]
 
-#: So long that no guardian does what a test is about.
-GUARDED_S = 3600.0
 #: The program of most tests and a program that it starts; both say who they are, and do not stop when they are told to.
 STUBBORN = """
 trap '' TERM; exec 3>"$0"
@@ -204,18 +201,6 @@ def test_a_leader(start, ear):
     assert not Locks.lock_state("job").entries
 
 
-def test_nothing_outlives_its_holder(start, ear):
-    """The process that holds the lock is killed with SIGKILL, which no program can handle: the tree is ended."""
-    process = start("--lock", "job", "--", "sh", "-c", POLITE, ear.path)
-    ear.lines(1)
-    process.kill()
-    process.wait()
-    ear.until_over()
-
-    assert ear.lines(2)[1] == "told"
-    assert len(Locks.lock_state("job").holders) == 1, "it died before it could let go"
-
-
 def test_interrupted_while_it_waits(start):
     """The program is not started, the exit code tells the signal, and no entry is left in the queue."""
     with Locks.locked("job") as lock:
@@ -303,7 +288,7 @@ def test_a_program_that_a_signal_kills(run, name):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_a_program_gets_no_files_of_ours(run):
-    """Least of all the guardian's, which would not learn of our end then."""
+    """Only its standard streams are inherited."""
     look = "for n in 0 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do readlink /proc/$$/fd/$n; done; true"
     _, out, _ = run("--lock", "job", "--", "sh", "-c", look)
 
@@ -429,10 +414,10 @@ def test_the_options_of_the_lock(run, ear):
     assert [(entry.lock_mode.permits, entry.lease, entry.owner) for entry in found] == [(3, 30, "me")]
 
 
-def child_of(program: str, ear: Ear, heard: int, guarded_s: float = GUARDED_S, news: Any = None) -> Child:
+def child_of(program: str, ear: Ear, heard: int, news: Any = None) -> Child:
     """Start a program as the command does, and wait until it was heard."""
     on_end = (news or threading.Event()).set
-    child = Child(["sh", "-c", program, ear.path], "/bin/sh", dict(os.environ), guarded_s, on_end)
+    child = Child(["sh", "-c", program, ear.path], "/bin/sh", dict(os.environ), on_end)
     ear.lines(heard)
     return child
 
@@ -449,7 +434,7 @@ class Ending:
         """Until the lease ends."""
         return max(0.0, self._ends - time.monotonic())
 
-    def progress(self) -> None:
+    def ensure_remaining(self, _: float) -> None:
         """No loss is proven."""
 
 
@@ -481,7 +466,7 @@ def test_a_program_that_takes_too_long(ear, memory):
     lock = Locks.locked("job", lease=100, max_hold=150, heartbeat=False, on_lost=lambda _: news.set())
 
     def start_program() -> Child:
-        child = child_of(POLITE, ear, 1, lock.remaining, news)
+        child = child_of(POLITE, ear, 1, news)
         world.shift += 80
         lock.renew()
         world.shift += 80
@@ -498,8 +483,37 @@ def test_a_program_that_takes_too_long(ear, memory):
     assert not Locks.lock_state("job").entries
 
 
+@pytest.mark.parametrize("is_succeeded", [True, False])
+def test_a_lease_that_has_ended_while_this_process_stood_still(ear, memory, is_succeeded):
+    """A renewal tells whether another party has had the lock: the program is ended, or goes on."""
+    memory.bind(Locks)
+    news = threading.Event()
+    lock = Locks.locked("job", lease=100, heartbeat=False, settings=APART)
+
+    def start_program() -> Child:
+        child = child_of(WAITING, ear, 1, news)
+        world.shift += 250
+        if is_succeeded:
+            in_thread(Locks.locked("job", wait=0, heartbeat=False, settings=APART).acquire)
+        return child
+
+    renewed = on("UpdateItem", where=lambda body: "job" in str(body["Key"])).before(Path(f"{ear.path}.go").touch)
+    with shifted_clock() as world, Signals() as signals:
+        lock.acquire()
+        with contextlib.nullcontext() if is_succeeded else renewed:
+            why, code = command._run_under(lock, signals, start_program, news, 10)
+        with pytest.raises(LockLost) if is_succeeded else contextlib.nullcontext():
+            lock.release()
+    ear.until_over()
+
+    if is_succeeded:
+        assert (why, code) == ("an operator broke it, or no renewal arrived for a whole lease.", 128 + signal.SIGTERM)
+    else:
+        assert (why, code) == (None, 0)
+
+
 def test_who_does_not_stop_is_killed(ear):
-    """Without the guardian's help, which comes later, and would come if this process died."""
+    """With all that it has started."""
     child = child_of(STUBBORN, ear, 2)
     child.end(0.1)
     ear.until_over()
@@ -520,88 +534,3 @@ def test_signals_before_the_program_runs_are_kept_for_it(ear):
     ear.until_over()
 
     assert (why, code) == (None, 7)
-
-
-# The guardian
-
-
-class Holder:
-    """The end of the guardian's pipe that the holder of a lock has; the guardian is a thread here."""
-
-    def __init__(self) -> None:
-        self._source, self._sink = os.pipe()
-        self._guardian = Meanwhile(lambda: guardian.guard(self._source))
-
-    def tell(self, text: str) -> None:
-        """Write a line, or a part of one, and wait until it was read."""
-        os.write(self._sink, text.encode())
-        until(lambda: not select.select([self._source], [], [], 0)[0])
-
-    def die(self) -> None:
-        """Leave without a word."""
-        if self._sink:
-            os.close(self._sink)
-            self._sink = 0
-
-    def guardian_has_left(self) -> None:
-        """Wait until it has."""
-        self._guardian.result()
-        assert not self._guardian.is_alive()
-
-    def close(self) -> None:
-        """End both."""
-        self.die()
-        self._guardian.result()
-        os.close(self._source)
-
-
-@pytest.fixture
-def holder() -> Iterator[Holder]:
-    """The holder's end of the guardian's pipe."""
-    with contextlib.closing(Holder()) as made:
-        yield made
-
-
-def program_of(script: str, ear: Ear, count: int) -> subprocess.Popen[bytes]:
-    """Start a program, in a process group of its own, that ends with this process."""
-    program = subprocess.Popen(["sh", "-c", script, ear.path], start_new_session=True)
-    ear.lines(count)
-    return program
-
-
-@pytest.mark.parametrize(
-    ("script", "count", "said", "dies", "code"),
-    [
-        (STUBBORN, 2, (f"{{0}} {PATIENCE}\n{{0}} ", "0.2\n"), False, -signal.SIGKILL),
-        (POLITE, 1, (f"{{0}} {PATIENCE}\n",), True, 7),
-        (STUBBORN, 2, ("{0} 0.3\n",), True, -signal.SIGKILL),
-    ],
-    ids=["no renewal comes", "it tells before it kills", "one does not listen"],
-)
-def test_the_guardian_ends_the_program(script, count, said, dies, code, holder, ear):
-    """With SIGKILL when the lease is over; if the holder died, it is told first, so that it may stop by itself."""
-    program = program_of(script, ear, count)
-    for text in said:
-        holder.tell(text.format(program.pid))
-    if dies:
-        holder.die()
-
-    assert program.wait(PATIENCE) == code
-    ear.until_over()
-    holder.guardian_has_left()
-
-
-@pytest.mark.parametrize("with_program", [True, False])
-def test_the_guardian_goes_when_it_is_dismissed(holder, ear, with_program):
-    """It does nothing to what still runs; nor if there never was anything to guard."""
-    program = program_of(POLITE, ear, 1)
-    if with_program:
-        holder.tell(f"{program.pid} {PATIENCE}\ndone\n")
-    else:
-        holder.die()
-    holder.guardian_has_left()
-
-    assert program.poll() is None
-    os.killpg(program.pid, signal.SIGKILL)
-    program.wait()
-    assert ear.lines(1) == [f"up {program.pid}"]

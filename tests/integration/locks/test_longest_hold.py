@@ -1,11 +1,11 @@
-"""A holder that hangs while its heartbeat lives lets go: `max_hold`, and ``heartbeat="progress"``."""
+"""A holder that hangs while its heartbeat lives lets go: `max_hold`."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,10 @@ import pytest
 
 from pynamo_locking import LockSettings, events, locked_all
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing import VirtualClock, lose_lock
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
-from tests.support.wire import count_requests, is_save, on
 from tests.support.workers import until_queued
 
 if TYPE_CHECKING:
@@ -70,11 +68,10 @@ def test_a_lock_is_held_for_so_long_at_most(clock, caplog):
     ):
         clock.sleep(49)
         assert lock.is_held
-        lock.progress()
         clock.sleep(2)
         assert not lock.is_held
         assert lock.lost.is_set()
-        for refused in (lock.renew, lock.progress, lambda: lock.ensure_remaining(1)):
+        for refused in (lock.renew, lambda: lock.ensure_remaining(1)):
             with pytest.raises(LockLost, match="was held for max_hold") as lost:
                 refused()
             assert lost.value.reason == "max_hold"
@@ -129,7 +126,7 @@ def test_a_lock_inside_a_lock_ends_with_it(clock):
         clock.sleep(25)
         with Locks.locked("job", lease=LEASE, max_hold=1000) as inner:
             clock.sleep(4)
-            inner.progress()
+            assert inner.is_held
             clock.sleep(2)
             with pytest.raises(LockLost), Locks.locked("job"):
                 raise AssertionError
@@ -158,129 +155,13 @@ def test_the_next_caller_of_this_process(clock):
     assert not Locks.lock_state("job").entries
 
 
-# Signs of the work
-
-
-def test_the_heartbeat_renews_while_the_work_goes_on(clock):
-    """One sign in half a lease is enough, for as long as it takes, and costs no request of its own."""
-    with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
-        for _ in range(20):
-            clock.sleep(LEASE / 2)
-            with count_requests() as counted:
-                lock.progress()
-            assert not counted.total
-        assert lock.is_held
-
-
-@pytest.mark.slow
-def test_work_that_hangs_loses_the_lock(clock):
-    """It is told two thirds of a lease after its last sign, and another party is let in a third later."""
-    with held_under_terms(clock, heartbeat="progress") as (lock, heard, granted):
-        for _ in range(10):
-            clock.sleep(3)
-            lock.progress()
-        silent_since = clock.elapsed
-        clock.sleep(3 * LEASE)
-        with pytest.raises(LockLost, match=r"has not called progress\(\) for two thirds") as lost:
-            lock.progress()
-        assert lost.value.reason == "stalled"
-
-    [(reason, told_at)] = heard
-    assert reason == "stalled"
-    # Although the lease was renewed after that sign.
-    assert told_at == pytest.approx(silent_since + LEASE * 2 / 3, abs=0.7)
-    assert silent_since + LEASE <= granted[0] <= silent_since + LEASE + 1
-
-
-def test_work_that_hangs_beside_max_hold(clock):
-    """The first loss counts, and the entry leaves when it was to, although the longest hold has ended before."""
-    with (
-        pytest.raises(LockLost, match="progress"),
-        Locks.locked("job", lease=LEASE, heartbeat="progress", max_hold=13, settings=APART) as lock,
-    ):
-        clock.sleep(4.5)
-        lock.progress()
-        clock.sleep(11.5)
-        assert Locks.lock_state("job").holders
-        clock.sleep(1)
-        assert not Locks.lock_state("job").entries
-
-
-def test_a_release_by_hung_work_comes_first(clock):
-    """Then the heartbeat has nothing to remove: not the entry of the next holder either."""
-    lock = Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART).acquire()
-    clock.sleep(LEASE * 0.8)
-    with pytest.raises(LockLost, match="progress"):
-        lock.release()
-    with Locks.locked("job", settings=APART, wait=0) as later, count_requests() as counted:
-        clock.sleep(LEASE * 0.5)
-        assert later.is_held
-    assert not counted.total
-
-
-@pytest.mark.parametrize("silent", [0.1, 0.6])
-@pytest.mark.parametrize(
-    ("model", "request_", "where"), [(Account, "UpdateItem", is_save), (Device, "TransactWriteItems", bool)]
-)
-def test_a_last_write_under_way_is_told_as_it_was(clock, model, request_, where, silent):
-    """Lost while the work counts as silent: if the heartbeat removed the entry, the write would be told as applied."""
-    Device("a", total=1).save()
-    name = "balance" if model is Account else "total"
-    slow = on(request_, where=where).lose_request(lambda: clock.sleep(LEASE))
-    with slow as faults, model.edit("a", lease=LEASE, heartbeat="progress") as item:
-        clock.sleep(LEASE * silent)
-        setattr(item, name, 7)
-    assert faults.hits
-    assert getattr(model.get("a"), name) == 7
-    assert not model.lock_state("a").entries
-
-
-def test_no_last_write_follows_a_loss(clock, monkeypatch):
-    """The work was paused between the look whether it holds the lock and the request."""
-
-    def late(*_: Any) -> None:
-        clock.sleep(LEASE * 1.2)
-
-    monkeypatch.setattr(local_queue, "handover_to_next", late)
-    with pytest.raises(LockLost, match="progress"), Account.edit("a", lease=LEASE, heartbeat="progress") as account:
-        account.balance = 7
-    assert Account.get("a").balance == 1
-    assert not Account.lock_state("a").entries
-
-
-def test_a_renewal_by_the_work_is_a_sign_too(clock):
-    """`renew`, `ensure_remaining` and `chunks` renew the lease; the work needs no other sign."""
-    with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
-        for _ in lock.chunks(range(10), every=1):
-            clock.sleep(LEASE * 0.6)
-        assert lock.is_held
-
-
-def test_a_sign_while_no_renewal_is_answered(clock):
-    """Work that goes on is not taken for silent, though it hears that the lease has ended: the heartbeat tries on."""
-    with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
-        with on("UpdateItem", times=1000).lose_request():
-            for second in range(1, 21):
-                clock.sleep(1)
-                with nullcontext() if second < LEASE else pytest.raises(LockLost, match="lease has ended"):
-                    lock.progress()
-        assert not lock.is_held
-        assert not lock.lost.is_set()
-        clock.sleep(2)
-        assert lock.is_held
-
-
-@pytest.mark.parametrize("terms", [{"heartbeat": "progress"}, {"max_hold": LEASE}], ids=["progress", "max_hold"])
-def test_terms_count_from_the_grant(clock, terms):
+def test_it_counts_from_the_grant(clock):
     """Work that waited for long has its whole time from then on, although its entry was renewed before."""
-    found, is_over = list[Any](), runtime.current.event()
+    found, is_over = list[bool](), runtime.current.event()
 
     def wait() -> None:
-        with Locks.locked("job", lease=LEASE, **terms, settings=APART) as lock:
-            found.append(lock.remaining)
-            clock.sleep(LEASE * 0.6)
-            lock.progress()
-            clock.sleep(LEASE * 0.36)
+        with Locks.locked("job", lease=LEASE, max_hold=LEASE, settings=APART) as lock:
+            clock.sleep(LEASE * 0.96)
             found.append(lock.is_held)
         is_over.set()
 
@@ -288,42 +169,36 @@ def test_terms_count_from_the_grant(clock, terms):
         runtime.current.spawn(wait, "waiter")
         clock.sleep(LEASE * 1.25)  # renewals are due after each third
     assert is_over.wait(60)
-    assert found[1:] == [True]
-    assert terms != {"heartbeat": "progress"} or found[0] == pytest.approx(LEASE, rel=0.05)
+    assert found == [True]
 
 
 def test_several_ranges_together(clock):
-    """They are one entry: one sign is enough, and the strictest terms hold."""
+    """They are one entry, which is renewed if one of them is to be, and the shortest of their holds ends all."""
     locks = (
-        Locks.locked_range("job", 0, 10, lease=LEASE, heartbeat="progress"),
+        Locks.locked_range("job", 0, 10, lease=LEASE),
         Locks.locked_range("job", 20, 30, lease=LEASE, heartbeat=False, max_hold=40),
     )
     with pytest.raises(LockLost, match="max_hold"), locked_all(*locks) as [first, second]:
-        for _ in range(7):
-            clock.sleep(5)
-            first.progress()
+        clock.sleep(35)
         assert second.is_held
         clock.sleep(6)
-        first.progress()
+        first.renew()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("terms", "reason"), [({"max_hold": 13}, "max_hold"), ({"heartbeat": "progress"}, "stalled")])
-def test_a_lock_that_is_lost_while_the_others_are_waited_for(clock, terms, reason):
+def test_a_lock_that_is_lost_while_the_others_are_waited_for(clock):
     """The block is not entered with it, and nothing is held."""
 
     def enter() -> None:
-        with locked_all(Locks.locked("a", lease=LEASE, **terms, settings=APART), Locks.locked("b", settings=APART)) as [
-            first,
-            _,
-        ]:
+        first = Locks.locked("a", lease=LEASE, max_hold=13, settings=APART)
+        with locked_all(first, Locks.locked("b", settings=APART)):
             assert first.is_held
 
     enter()
     in_thread(Locks.locked("b", lease=30, heartbeat=False, settings=APART).acquire)  # dies
     with pytest.raises(LockLost) as lost:
         enter()
-    assert lost.value.reason == reason
+    assert lost.value.reason == "max_hold"
     assert not Locks.lock_state("a").entries
 
 
@@ -353,7 +228,7 @@ async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(mem
         ({"max_hold": 59}, r"max_hold \(59 s\) is shorter than the lease \(60 s\)"),
         ({"max_hold": -1}, "max_hold must not be negative"),
         ({"max_hold": "1h"}, "max_hold must be seconds"),
-        ({"heartbeat": "work"}, "heartbeat must be True, False or 'progress', not 'work'"),
+        ({"heartbeat": "work"}, "heartbeat must be True or False, not 'work'. For work that may hang: max_hold"),
     ],
 )
 def test_options_that_cannot_work(options, message):
@@ -364,15 +239,15 @@ def test_options_that_cannot_work(options, message):
 
 
 def test_settings_hold_unless_an_argument_says_otherwise(clock):
-    settings = LockSettings(heartbeat="progress", max_hold=timedelta(minutes=2))
+    settings = LockSettings(max_hold=timedelta(minutes=2))
     assert settings.max_hold == 120
     assert LockSettings().max_hold == math.inf
-    with Locks.locked("job", settings=settings, heartbeat=True, max_hold=math.inf) as lock:
+    with Locks.locked("job", settings=settings, max_hold=math.inf) as lock:
         clock.sleep(300)
         assert lock.is_held
 
     def hang() -> None:
-        with pytest.raises(LockLost, match="progress"), Locks.locked("job", settings=settings):
-            clock.sleep(45)
+        with pytest.raises(LockLost, match="max_hold"), Locks.locked("job", settings=settings):
+            clock.sleep(121)
 
     in_thread(hang)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from tests.support.parties import ShiftedRuntime
 
 LEASE = 12.0
-HEARTBEATS = [True, False, "progress"]
-each_heartbeat = pytest.mark.parametrize("heartbeat", HEARTBEATS)
+each_heartbeat = pytest.mark.parametrize("heartbeat", [True, False])
 
 
 @pytest.fixture
@@ -47,13 +46,11 @@ def succeed(model: Any, key: str) -> None:
 
 
 #: What tells of a hold, or extends it.
-METHODS = ["progress", "ensure_remaining", "chunks", "renew", "acquire"]
+METHODS = ["ensure_remaining", "chunks", "renew", "acquire"]
 
 
 async def use(way: Any, lock: Lock[Any], method: str) -> None:
-    if method == "progress":
-        lock.progress()
-    elif method != "chunks":
+    if method != "chunks":
         await way.call(lock, method, *([0] if method == "ensure_remaining" else []))
     elif way.is_awaited:
         async for _ in lock.achunks([1, 2], every=1, remaining=0):
@@ -76,55 +73,30 @@ async def test_a_holder_that_was_succeeded(world, heartbeat, method, way):
                 await use(way, lock, method)
 
 
-@pytest.mark.parametrize("heartbeat", [True, False])
+@each_heartbeat
 def test_a_holder_that_nobody_has_succeeded(world, heartbeat):
-    """`progress` makes no request, so it cannot know that. A renewal finds out, and the work goes on."""
+    """A renewal finds out, and the work goes on."""
     with Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock:
         stand_still(world)
-        with count_requests() as counted, pytest.raises(LockLost, match="its lease has ended") as lost:
-            lock.progress()
-        assert (lost.value.reason, lost.value.ticket, counted.total) == ("expired", lock.ticket, 0)
+        assert not lock.is_held
         assert not lock.lost.is_set()
         with count_requests() as counted:
             lock.ensure_remaining(0)
         assert counted.total == 1
-        lock.progress()
         assert lock.is_held
-    with (
-        pytest.raises(LockLost, match="its lease has ended"),
-        Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock,
-    ):
-        stand_still(world)
-        lock.progress()
     assert not Locks.lock_state("job").entries
 
 
-@pytest.mark.parametrize("silent", [0.7, 2.5])
-@pytest.mark.parametrize("method", METHODS)
-async def test_silent_work_has_lost_the_lock(world, silent, method, way):
-    """Two thirds of a lease after its last sign, whether or not the heartbeat's thread has seen that."""
-    with pytest.raises(LockLost, match="progress"):
-        async with way(Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART)) as lock:
-            world.shift += silent * LEASE
-            assert not lock.is_held
-            with count_requests() as counted, pytest.raises(LockLost) as lost:
-                await use(way, lock, method)
-            assert (lost.value.reason, counted.total) == ("stalled", 0)
-            assert lock.lost.is_set()
-    assert not Locks.lock_state("job").entries
-
-
-@pytest.mark.parametrize(("heartbeat", "is_succeeded"), [(True, True), (False, True), ("progress", False)])
-async def test_an_edit_that_stood_still_saves_nothing(world, heartbeat, is_succeeded, way):
-    """After another party came, or if the work alone was silent."""
+@each_heartbeat
+async def test_an_edit_that_stood_still_saves_nothing(world, heartbeat, way):
+    """After another party came."""
     with pytest.raises(LockLost):
         async with way(Account.edit("a", lease=LEASE, heartbeat=heartbeat, settings=APART)) as account:
             account.balance = 7
             stand_still(world)
-            if is_succeeded:
-                succeed(Account, "a")
+            succeed(Account, "a")
     assert Account.get("a").balance == 1
-    assert len(Account.lock_state("a").entries) == is_succeeded
+    assert len(Account.lock_state("a").entries) == 1
 
 
 @each_heartbeat
@@ -136,10 +108,7 @@ def test_a_job_that_stood_still_has_not_succeeded(world, heartbeat):
     ):
         assert run
         stand_still(world)
-        if heartbeat == "progress":
-            assert not run.lock.is_held
-        else:
-            succeed(Locks, "job")
+        succeed(Locks, "job")
     assert Locks.lock_state("job").success is None
 
 

@@ -50,12 +50,11 @@ def elected(campaign: LeaderElection, **options: Any) -> LeaderTerm:
 
 def work_until_lost(term: LeaderTerm, clock: VirtualClock) -> str:
     """Work as a leader does, and return why its term has ended."""
-    while True:
+    while term.is_leader:
         clock.sleep(LEASE / 4)
-        try:
-            term.progress()
-        except LockLost as loss:
-            return loss.reason
+    with pytest.raises(LockLost) as lost:
+        term.held_condition()
+    return lost.value.reason
 
 
 # Elected
@@ -78,7 +77,7 @@ def test_leaders_follow_each_other(clock: VirtualClock) -> None:
             assert (term.ended.is_set(), term.reason) == (True, "resigned")
             assert not later.ended.is_set()
             with pytest.raises(LockLost, match="has ended") as lost:
-                term.progress()
+                term.held_condition()
             assert (lost.value.reason, lost.value.ticket) == ("resigned", term.ticket)
         assert first.elected() is None
     assert not Locks.lock_state("scheduler").entries
@@ -133,7 +132,7 @@ def test_the_work_is_called_with_the_term(clock: VirtualClock) -> None:
 
 def test_work_that_returns_goes_on_to_lead(clock: VirtualClock) -> None:
     """`on_elected` may only start what the leader does."""
-    with Locks.lead("scheduler", on_elected=lambda _: None, heartbeat=True, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", on_elected=lambda _: None, **OPTIONS) as campaign:
         term = campaign.elected()
         clock.sleep(5 * LEASE)
         assert campaign.term is term is not None
@@ -205,7 +204,7 @@ def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
 
 
 def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
-    """It is told while a third of its lease is left, and campaigns again only when the work has returned."""
+    """With `max_hold`: it is told while most of its lease is left, and campaigns again when the work has returned."""
     hangs, reasons = threading.Event(), list[tuple[str, float]]()
     tickets: list[int] = []
 
@@ -215,15 +214,15 @@ def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
             clock.sleep(LEASE)
 
     on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
-    with Locks.lead("scheduler", on_elected=hang, on_lost=on_lost, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", on_elected=hang, on_lost=on_lost, max_hold=30, **OPTIONS) as campaign:
         term = elected(campaign)
         with Locks.lead("scheduler", **OPTIONS) as other:
             began = clock.elapsed
             later = elected(other, timeout=10 * LEASE)
             assert later.ticket > term.ticket
-            # The lease was renewed when the term began, at most.
-            assert clock.elapsed - began <= LEASE * 1.05 + LOOK
-            assert reasons == [("stalled", pytest.approx(began + LEASE * 2 / 3, abs=LOOK))]
+            # The lease was renewed when the term ended, at most.
+            assert clock.elapsed - began <= 30 + LEASE * 1.05 + LOOK
+            assert reasons == [("max_hold", pytest.approx(began + 30, abs=LOOK))]
             assert not campaign.is_leader
             assert len(Locks.lock_state("scheduler").entries) == 1
             hangs.set()
@@ -235,7 +234,7 @@ def test_a_leader_without_answers_steps_down_first(clock: VirtualClock) -> None:
     """Before its lease ends, and so before another process can be elected; then it campaigns again."""
     reasons: list[tuple[str, float]] = []
     on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
-    with Locks.lead("scheduler", on_lost=on_lost, heartbeat=True, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", on_lost=on_lost, **OPTIONS) as campaign:
         term = elected(campaign)
         with on("UpdateItem", times=10_000).lose_request():
             began = clock.elapsed
@@ -249,7 +248,7 @@ def test_a_leader_without_answers_steps_down_first(clock: VirtualClock) -> None:
 def test_a_process_that_stood_still_knows_at_once(clock: VirtualClock) -> None:
     """Nothing of ours has run yet when it asks."""
     clock.auto_jump = False
-    with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", **OPTIONS) as campaign:
         campaign.elected()
         term = campaign.term
         assert term is not None
@@ -261,28 +260,26 @@ def test_a_process_that_stood_still_knows_at_once(clock: VirtualClock) -> None:
         clock.auto_jump = True
 
 
-@pytest.mark.parametrize(("heartbeat", "reason"), [(True, "unanswered"), ("progress", "stalled")])
-@pytest.mark.parametrize("ask", [lambda term: term.progress(), lambda term: term.held_condition()])
-def test_work_that_stood_still_leads_no_more(clock: VirtualClock, heartbeat: Any, reason: str, ask: Any) -> None:
+def test_work_that_stood_still_leads_no_more(clock: VirtualClock) -> None:
     """It is told although nothing of ours has run yet, and what it was told stays true."""
     clock.auto_jump = False
-    with Locks.lead("scheduler", heartbeat=heartbeat, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", **OPTIONS) as campaign:
         term = campaign.elected()
         assert term is not None
         monotonic = clock.monotonic
         clock.monotonic = lambda: monotonic() + 1.5 * LEASE  # type: ignore[method-assign]
         with pytest.raises(LockLost, match="has ended") as lost:
-            ask(term)
-        assert (lost.value.reason, lost.value.ticket) == (reason, term.ticket)
+            term.held_condition()
+        assert (lost.value.reason, lost.value.ticket) == ("unanswered", term.ticket)
         clock.monotonic = monotonic  # type: ignore[method-assign]
         clock.auto_jump = True
         assert term.ended.wait(LEASE)
-        assert term.reason == reason
+        assert term.reason == "unanswered"
 
 
 def test_the_longest_term(clock: VirtualClock) -> None:
     """With `max_hold` leaders take turns."""
-    with Locks.lead("scheduler", heartbeat=True, max_hold=30, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", max_hold=30, **OPTIONS) as campaign:
         term = elected(campaign)
         clock.sleep(31)
         assert term.reason == "max_hold"
@@ -291,7 +288,7 @@ def test_the_longest_term(clock: VirtualClock) -> None:
 
 
 def test_a_broken_lock_ends_the_term(clock: VirtualClock) -> None:
-    with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as campaign:
+    with Locks.lead("scheduler", **OPTIONS) as campaign:
         term = elected(campaign)
         Locks.break_lock("scheduler", ticket=term.ticket)
         assert term.ended.wait(LEASE)
@@ -312,12 +309,12 @@ def test_writes_of_an_earlier_term_are_refused(clock: VirtualClock) -> None:
             term.add_check_to(transaction)
             transaction.update(Account("a"), actions=[Account.balance.set(amount)])
 
-    with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as first:
+    with Locks.lead("scheduler", **OPTIONS) as first:
         term = elected(first)
         write(term, 1)
         condition = term.held_condition()
         Locks.break_lock("scheduler", ticket=term.ticket)
-        with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as second:
+        with Locks.lead("scheduler", **OPTIONS) as second:
             later = elected(second)
             write(later, 2)
             with pytest.raises((LockLost, TransactWriteError)):
@@ -364,7 +361,7 @@ def test_a_campaign_is_stopped_at_any_moment(clock: VirtualClock, moment: int) -
         assert not Locks.lock_state("scheduler").entries
 
 
-def test_a_stop_waits_for_work_that_hangs_until_the_lease_has_expired(clock: VirtualClock) -> None:
+def test_a_stop_waits_for_work_that_hangs_until_its_lock_is_lost(clock: VirtualClock) -> None:
     """And no longer: another process leads by then."""
     hangs = threading.Event()
 
@@ -372,12 +369,12 @@ def test_a_stop_waits_for_work_that_hangs_until_the_lease_has_expired(clock: Vir
         while not hangs.is_set() and clock.elapsed < 10 * LEASE:
             clock.sleep(LEASE)
 
-    campaign = Locks.lead("scheduler", on_elected=hang, **OPTIONS)
+    campaign = Locks.lead("scheduler", on_elected=hang, max_hold=30, **OPTIONS)
     campaign.start()
     elected(campaign)
     began = clock.elapsed
     campaign.stop()
-    assert clock.elapsed - began <= LEASE + LOOK
+    assert clock.elapsed - began <= 30 + LEASE + LOOK
     hangs.set()
 
 
@@ -468,8 +465,6 @@ def test_a_forked_child_does_not_lead(memory: Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heartbeat": False}, "a leader renews its lease"),
-        ({"heartbeat": "work"}, "heartbeat must be"),
         ({"lease": 1}, "lease .* is too short"),
         ({"on_elected": 7}, "on_elected is called in a thread"),
         ({"on_lost": asyncio.sleep}, "on_lost is called in a thread"),
@@ -482,13 +477,13 @@ def test_options_that_cannot_work(memory: Engine, options: dict[str, Any], messa
 
 
 def test_the_cost_of_a_term(clock: VirtualClock) -> None:
-    """1 write to begin, 1 to end, and none for signs of the work."""
+    """1 write to begin, 1 to end, and none to ask."""
     with Locks.locked("scheduler", settings=APART):  # creates the row
         pass
     with count_requests() as counted, Locks.lead("scheduler", settings=APART) as campaign:
         term = elected(campaign)
         for _ in range(100):
-            term.progress()
+            assert term.is_leader
     assert counted.by_operation == {"UpdateItem": 2}
 
 
@@ -502,7 +497,7 @@ def test_tasks(clock: VirtualClock) -> None:
         async with Locks.lead("scheduler", settings=APART) as first:
             term = await first.aelected()
             assert term is not None
-            term.progress()
+            assert term.is_leader
             async with Locks.lead("scheduler", settings=APART) as second:
                 assert await second.aelected(timeout=0.05) is None
                 waiting = asyncio.ensure_future(second.aelected())

@@ -74,11 +74,6 @@ JOBS: Final = (
 
 LEADERS: Final = (
     bug(
-        "work that hangs is renewed: The heartbeat of a leader goes on while its work shows no progress.",
-        Search(Plan("leaders", rounds=2), "Terms"),
-        Change("_locks/lock.py", '= self.options.heartbeat == "progress"', "= False"),
-    ),
-    bug(
         "the longest term is forgotten: A leader leads for as long as its work goes on, whatever `max_hold` says.",
         Search(Plan("leaders"), "Terms"),
         Change("_locks/acquire.py", "runtime.current.monotonic() + self._options.max_hold", "math.inf"),
@@ -87,11 +82,6 @@ LEADERS: Final = (
         "a leader beyond its lease: Who was not told of a loss believes to lead, also after its lease.",
         Search(_PAUSED_LEADERS, "OneHolder", "NoEarlyEviction"),
         Change(_LEADER, "and not self.reason and self._lock.is_held", "and not self.reason"),
-    ),
-    bug(
-        "work that goes on by habit: A sign of the work passes until the process has heard that the term is over.",
-        Search(_PAUSED_LEADERS.but(is_fine=True), "Terms"),
-        Change(_LEADER, "self._lasting().progress()", "self.reason and self._lasting()"),
     ),
     bug(
         "one term for all: Each leader names its term after the first ticket there was.",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.cli import guardian as guardian_script
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.run import Signals
 from pynamo_locking.cli.terminal import Ending, Exit, Problem, Stopped
@@ -23,38 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
-
-
-def test_a_program_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The guardian knows its number before; the parent learns why; the program inherits neither pipe."""
-    (guarded, guardian), (failed, errors) = os.pipe(), os.pipe()
-    inherited: list[bool] = []
-
-    def execute(path: str, command: list[str]) -> None:
-        inherited.extend(map(os.get_inheritable, (guardian, errors)))
-        os.stat(path)  # noqa: PTH116 - as execv, it says which error it is
-        raise AssertionError(command)
-
-    def leave(code: int) -> None:
-        raise InterruptedError(f"with {code}")
-
-    monkeypatch.setattr(os, "execv", execute)
-    monkeypatch.setattr(os, "_exit", leave)
-    before = {name: signal.getsignal(name) for name in (signal.SIGPIPE, signal.SIGXFSZ)}
-    for descriptor in (guardian, errors):
-        os.set_inheritable(descriptor, True)
-    try:
-        with pytest.raises(InterruptedError, match="with 1"):
-            guardian_script.start(guardian, errors, "2.5", str(tmp_path / "absent"), ["absent"])
-        assert [signal.getsignal(name) for name in before] == [signal.SIG_DFL] * 2
-        assert os.read(guarded, 100).decode() == f"{os.getpid()} 2.5\n"
-        assert int(os.read(failed, 100)) == errno.ENOENT
-        assert inherited == [False, False]
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-        for descriptor in (guarded, guardian, failed, errors):
-            os.close(descriptor)
 
 
 @pytest.mark.processes

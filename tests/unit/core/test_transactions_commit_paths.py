@@ -11,30 +11,20 @@ from pynamo_locking._core.transactions import (
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,
-    CommitPlan,
-    IntentFacts,
     MemberFacts,
     choose_path,
     keys_in_rows,
     placeholders,
-    with_requests,
 )
 from tests.unit.helpers import steady
 
-#: What `writes` and `reads` say of marks: each is sent alone.
-MARK = IntentFacts(size=300, key_size=50)
-
-
-def planned(members: list[MemberFacts], *, extra: int = 0) -> CommitPlan:
-    return with_requests(choose_path(members, extra=extra), members)
-
 
 def writes(count: int, **facts: object) -> list[MemberFacts]:
-    return [MemberFacts(is_write=True, **{"size": 100, "intent": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+    return [MemberFacts(is_write=True, **{"size": 100, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 def reads(count: int, **facts: object) -> list[MemberFacts]:
-    return [MemberFacts(is_write=False, **{"size": 100, "intent": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+    return [MemberFacts(is_write=False, **{"size": 100, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +58,6 @@ MEMBERS = st.lists(
         can_have_intent=st.just(True),
         wants_direct=st.booleans(),
         size=st.integers(0, 400_000),
-        intent=st.builds(IntentFacts, key_size=st.integers(1, 2_000)),
     ),
     max_size=260,
 )
@@ -78,7 +67,7 @@ MEMBERS = st.lists(
 @given(MEMBERS, st.integers(0, 3))
 def test_every_plan_does_everything_once_within_the_limits(members: list[MemberFacts], extra: int) -> None:
     """Each write is direct or staged, each read checked or validated, and the decision fits into one transaction."""
-    plan = planned(members, extra=extra)
+    plan = choose_path(members, extra=extra)
     if plan.path is CommitPath.NOTHING:
         assert members == []
         return
@@ -92,15 +81,9 @@ def test_every_plan_does_everything_once_within_the_limits(members: list[MemberF
         assert set(plan.with_intents) >= set(plan.staged)
         # Reads that are validated before the decision need every written item to be marked first.
         assert not plan.validated or set(plan.with_intents) == set(written)
-        new = sum(members[i].is_absent for i in plan.with_intents)
-        marks = len(plan.with_intents) - new + -(-new // (MOST_ACTIONS - 1))
-        assert plan.requests == 1 + plan.rows + marks + -(-len(plan.validated) // MOST_ACTIONS) + 1 + (
-            len(plan.staged) + 1 if plan.staged else 0
-        )
     elif plan.path is CommitPath.NATIVE:
         assert len(members) + extra <= MOST_ACTIONS
         assert plan.staged == plan.validated == ()
-        assert plan.requests == 1
 
 
 def test_what_cannot_be_marked_is_direct() -> None:
@@ -147,34 +130,6 @@ def test_reads_inside_or_outside() -> None:
     assert outside.staged == ()
     beside = choose_path(writes(39, can_have_intent=False) + reads(60) + writes(60))
     assert (len(beside.checked), len(beside.validated)) == (60, 0)
-
-
-def test_costs_of_a_long_plan() -> None:
-    """250 updates of small items: 99 are written by the decision, 151 staged, each marked and finished."""
-    plan = planned(writes(250))
-    assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
-    assert CommitPlan(CommitPath.NOTHING).with_intents == ()
-
-
-def test_costs_of_placeholders_and_of_batches() -> None:
-    """250 inserts, 99 of them by the decision: 99 and 52 placeholders at once, finishes by 25; a large one alone."""
-    mark = IntentFacts(size=1500, key_size=50, place="here")
-    plan = planned(writes(250, is_absent=True, intent=mark))
-    assert plan.requests == 1 + 1 + 2 + 1 + 7 + 1
-    alone = mark._replace(is_placed_together=False, is_finished_together=False)
-    plan = planned([*writes(110, intent=mark), *writes(1, intent=alone)])
-    assert plan.requests == 1 + 1 + (1 + 1) + 1 + (1 + 1) + 1
-    unread = [
-        *writes(110, intent=mark._replace(read_with="one")),
-        *writes(110, intent=mark._replace(read_with="other")),
-    ]
-    assert planned(unread).requests == planned(writes(220, intent=mark)).requests + 1 + 2  # of 121, 11 of the first
-
-
-def test_costs_of_rows_of_changes() -> None:
-    """What does not fit into a mark is written into a row and deleted there."""
-    small, large = writes(110), writes(110, intent=MARK._replace(changes_row_size=300_000))
-    assert planned(large).requests == planned(small).requests + 2 * 11
 
 
 @steady

@@ -41,11 +41,8 @@ class Own:
     def remaining(self):
         return max(0.0, self.deadline - self.world.now)
 
-    def may_be_renewed(self):
+    def is_allowed(self):
         return self.possession.is_held
-
-    def leave_if_stalled(self):
-        return None
 
     def renew(self):
         self.log.append((self.name, round(self.world.now - 1000, 6)))
