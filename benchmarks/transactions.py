@@ -116,14 +116,12 @@ class Count(NamedTuple):
 
     Attributes:
         requests: of the commit.
-        planned: what `Transaction.plan` had said of them.
         write_units: of the commit.
         refused: how many of the requests were refused.
         reads: requests of the transaction before the commit.
     """
 
     requests: int
-    planned: int
     write_units: float
     refused: int
     reads: int
@@ -138,10 +136,9 @@ def count(kind: str, n: int) -> Count:
         tx = Transaction(Transactions, wait=_LEASE_S, lease=_LEASE_S)
         for key in keys:
             KINDS[kind](tx, key)
-        planned = tx.plan().requests
     with metered() as committing:
         tx.commit()
-    return Count(committing.requests, planned, committing.write_units, committing.refused, reading.requests)
+    return Count(committing.requests, committing.write_units, committing.refused, reading.requests)
 
 
 def _store(keys: Sequence[str]) -> None:

@@ -109,7 +109,7 @@ class StaleVersion(Conflict):
 
     Attributes:
         expected: the version of the local copy; None if the write was to create the item.
-        actual: the stored version; None if there is no such item (or it has expired). If it equals `expected`,
+        actual: the stored version; None if there is no such item. If it equals `expected`,
             the item was deleted and created again, or the copy lacks what a transaction wrote.
     """
 

@@ -45,7 +45,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attribute_of, own_keys_of
 from pynamo_locking._io.stored_rows import StoredRow
-from pynamo_locking._items import conditions, effects, expiry, keys, versions
+from pynamo_locking._items import conditions, effects, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks.locked_all import in_order, locked_all
@@ -377,8 +377,7 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     is_same = known is not None and known.item is row
     member = known if known is not None and is_same else items_of(tx).of(old, is_write=True, replaces=False)
     member.item = old  # even if it was the instance, which becomes the new row
-    expires = expiry.attribute_name(type(row))
-    member.delete(None if expires is None else expiry.alive(expires), checks=True)
+    member.delete(None, checks=True)
     count_in_guard(tx, member)
     versions.set_known(row, Known())
     lock = lock_attribute_of(row)
@@ -553,6 +552,7 @@ class StagedInserts:
         found = [each for each in found if self._axis.key_in(each[0]) not in leaving]
         for placing in self._left:
             self._check_free(placing, found)
+        self._check_expired()
 
     def stage(self) -> bool:
         """Add the rows and the guard to the transaction; return False if all rows are stored already."""
@@ -572,14 +572,24 @@ class StagedInserts:
         self._guard.save(None, checks=True)
         return True
 
+    def _check_expired(self) -> None:
+        """Refuse to place a row over an expired one to which the transaction does what only DynamoDB will know."""
+        for image in self._expired:
+            item = as_model(self._axis.model, image)
+            if not self._is_ours(self._axis.key_in(image)) and items_of(self._tx).written(item) is not None:
+                label = keys.label_of(type(item), key_values_of(item))
+                raise ConfigurationError(
+                    f"{label} has expired, and this transaction updates it and places another row over it: leave the "
+                    f"update out, or delete the row."
+                )
+
     def _clear(self) -> None:
-        """Delete expired rows that overlap: a late save of a stale copy could extend their lifetime."""
+        """Delete expired rows that overlap: a write of a copy could extend their lifetime."""
         members = items_of(self._tx)
         kept = [key for placing in self._group for key in (placing.key, placing.leaves)]
         for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
             key, item = self._axis.key_in(image), as_model(self._axis.model, image)
-            is_ours = self._is_ours(key) or members.written(item) is not None
-            if key in kept or is_ours or versions.known_state(item).version is None:
+            if key in kept or self._is_ours(key) or versions.known_state(item).version is None:
                 continue
             members.by_key.pop(self._identity(key), None)  # read as absent: this version of it is checked instead
             member = members.of(item, is_write=True, replaces=False)

@@ -147,7 +147,7 @@ class Intervals(IntervalQueries[_M]):
 
         Raises:
             OverlapError: other rows overlap it; nothing was written.
-            StaleVersion: the stored row is not the one that was read, or has expired since.
+            StaleVersion: the stored row is not the one that was read.
             ItemLocked: another owner holds the row's embedded lock.
             TransactionConflict, LockTimeout, OutcomeUnknown, ConfigurationError: as `insert_disjoint`.
 

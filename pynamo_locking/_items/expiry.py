@@ -1,4 +1,7 @@
-"""Expired items, which DynamoDB may keep for days, and which count as absent."""
+"""Expired items, which DynamoDB may keep for days: absent for reads, and replaceable by a new item.
+
+All other writes ignore the time of expiry.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def filter_of_scan(model: type[Model], index_name: str | None) -> Condition | No
             f"the index {index_name!r} of {model.__name__} does not have {name!r}, so its expired items cannot be "
             f"left out: add it to the projection, or pass include_expired=True to {model.__name__}'s own method."
         )
-    return alive(name)
+    return _alive(name)
 
 
 def is_projected(name: str, model: type[Model], index_name: str | None) -> bool:
@@ -131,10 +134,6 @@ def _keys_of(attributes: Mapping[str, Attribute[Any]]) -> frozenset[str]:
     return frozenset(each.attr_name for each in attributes.values() if each.is_hash_key or each.is_range_key)
 
 
-class _Moment(dict[str, str]):
-    """The time in a request, in DynamoDB's form."""
-
-
 class _Now(Value):
     """The second in which the request is made, not the second in which its condition is built."""
 
@@ -150,23 +149,11 @@ class _Now(Value):
 
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
-        return str(get_value_placeholder(_Moment({NUMBER: str(now_s())}), expression_attribute_values))
+        return str(get_value_placeholder({NUMBER: str(now_s())}, expression_attribute_values))
 
 
-def date(kwargs: Mapping[str, Any], second: int | None = None) -> int | None:
-    """Set the time of a request to that second, or to this one; return it, None if the request has no time in it.
-
-    All copies have the same second: otherwise DynamoDB could accept one after refusing another.
-    """
-    for value in kwargs.get("ExpressionAttributeValues", {}).values():
-        if isinstance(value, _Moment):
-            second = now_s() if second is None else second
-            value[NUMBER] = str(second)
-    return second
-
-
-def alive(name: str) -> Condition:
-    """Return the condition that an item has not expired when the request is made.
+def _alive(name: str) -> Condition:
+    """Return the filter for items that have not expired when the request is made.
 
     NULL, and what is no number, are no time of expiry; for DynamoDB's TTL neither. DynamoDB compares them with no
     number, so the condition is a negation. In a statement a comparison with a missing attribute may be neither true
@@ -177,24 +164,13 @@ def alive(name: str) -> Condition:
     return condition
 
 
-def for_save(model: type[Model], condition: Condition | None) -> Condition | None:
-    """Extend the condition of a save, which may replace an expired item like an absent one."""
+def or_expired(model: type[Model], condition: Condition | None) -> Condition | None:
+    """Extend a condition that an absent item meets, of a save or a check: an expired item counts as absent."""
     name = attribute_name(model)
-    if name is None or condition is None:
+    if name is None or condition is None or not holds_without_item(condition):
         return condition
-    if holds_without_item(condition):
-        replaceable: Condition = condition | (Place(name) <= _Now())
-        return replaceable
-    in_time: Condition = condition & alive(name)
-    return in_time
-
-
-def for_update(model: type[Model], condition: Condition | None) -> Condition | None:
-    """Extend the condition of an update, which must not change an expired item."""
-    name = attribute_name(model)
-    if name is None:
-        return condition
-    return alive(name) if condition is None else condition & alive(name)
+    extended: Condition = condition | (Place(name) <= _Now())
+    return extended
 
 
 def holds_without_item(condition: Condition | None) -> bool:

@@ -53,7 +53,7 @@ _M = TypeVar("_M", bound=GuardedMixin)
 
 
 class TransactWrite(PynamoTransactWrite):
-    """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
+    """Up to 100 writes, all or none, each guarded by the version and the lock of its item.
 
     Used like PynamoDB's class of this name, with models of this package and others. Differences:
 

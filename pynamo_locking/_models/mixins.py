@@ -64,11 +64,10 @@ class ExpiringMixin(GuardedMixin):
 
     * `get` and `refresh` raise ``DoesNotExist``; `query`, `scan`, `count` and `batch_get` leave expired items out, with
       an index too. DynamoDB still reads them, and charges for them.
-    * A save that creates an item replaces an expired one, in the same single request. A save of a copy that was read
-      before the item expired is refused.
-    * An update of an expired item is an update of an absent item: refused if it checks a version; otherwise the old
-      item is deleted first (2 requests more). In a transaction it is refused.
-    * A lock in an expired item cannot be acquired (`ItemNotFound`).
+    * A save of a new item replaces an expired one, in the same single request.
+    * All other writes ignore the time: a save of a copy that was read before, an update and a delete do to an expired
+      item what they do to any other.
+    * A lock in an expired item cannot be acquired (`ItemNotFound`): to acquire it reads the item.
 
     Pass ``include_expired=True`` to see expired items. This process's clock decides what has expired, in seconds, as
     DynamoDB's clock does for TTL.

@@ -107,7 +107,7 @@ def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces:
 
 def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
     """Return the same save with another `VersionPart`."""
-    condition = expiry.for_save(type(old.item), conditions.both(condition, part.condition()))
+    condition = expiry.or_expired(type(old.item), conditions.both(condition, part.condition()))
     again = old.but(part=part, condition=condition, return_values=None)
     if old.attributes is None:
         return again.but(actions=[*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()])
@@ -582,7 +582,7 @@ class TransactionItem:
         if write is None:
             with versions.planned_as(self.item, self.before):
                 part = versions.part_of(self.item, is_checked=True)
-            condition = self._strict(expiry.for_save(self.model, part.condition()), part)
+            condition = self._strict(expiry.or_expired(self.model, part.condition()), part)
             return Write(self.item, CHECK, part, conditions.both(self.condition, condition))
         return write.but(
             condition=conditions.both(self._strict(write.condition, write.part), self.expected),
@@ -598,11 +598,11 @@ class TransactionItem:
             return condition
         if self.before.version is not None:
             return condition if self.before.write_id else conditions.both(condition, write_id.does_not_exist())
-        may_be_expired = self.base is None and expiry.attribute_name(self.model) is not None
-        if may_be_expired or isinstance(self.base, Unread):
+        if isinstance(self.base, Unread):
             return condition
         path = Place(next(iter(self.key)))
-        return conditions.both(condition, path.does_not_exist() if self.base is None else path.exists())
+        absent = expiry.or_expired(self.model, path.does_not_exist())
+        return conditions.both(condition, absent if self.base is None else path.exists())
 
     def holds(self, image: Image | None) -> bool:
         """Tell whether an image is the item that was read, by the condition of its write."""

@@ -33,6 +33,7 @@ from pynamo_locking._core.values import item_size
 from pynamo_locking._core.write_outcome import Outcome
 from pynamo_locking._io import (
     batch_requests,
+    client,
     event_stream,
     lock_record,
     protocol,
@@ -45,13 +46,14 @@ from pynamo_locking._io.batch_requests import StatementWrite as Request
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._io.responses import has_foreign
+from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._locks import fencing, release
-from pynamo_locking._pynamodb import ttl_attribute_of
+from pynamo_locking._pynamodb import connection_of, ttl_attribute_of
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._writes import write
-from pynamo_locking._writes.send import Check, Refusal, RowWrite, Work, remove_expired, send
+from pynamo_locking._writes.send import Check, Refusal, RowWrite, Work, send
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation
 from pynamo_locking.exceptions import TransactionConflict, also
 
@@ -386,10 +388,18 @@ class IntentWriter:
 
     def _clear_expired(self, one: IntentWrite, image: Image) -> None:
         """Delete an expired item, which counts as absent: TTL could delete it at any moment, and the intent with it."""
+        name = expiry.attribute_name(one.member.model)
+        assert name is not None  # noqa: S101 - the item has expired
+        is_same = conditions.both(Place(name) == Stored(image[name]), versions.shape_of(one.member.model).known)
+        kwargs = one.member.request(condition=is_same)
+        protocol.merge(kwargs, *fencing.lock_is_free(one.row))
         try:
-            remove_expired(one.member.item, image, fencing.lock_is_free(one.row))
-        except responses.BOTOCORE_EXCEPTIONS as error:
-            raise TransactWriteError("Failed to remove an expired item", responses.readable(error)) from error
+            client.ask(connection_of(one.member.item).connection, "DeleteItem", kwargs)
+        except client.Refused:
+            pass  # another writer was faster
+        except (client.Unavailable, *responses.BOTOCORE_EXCEPTIONS) as error:
+            cause = error.cause if isinstance(error, client.Unavailable) else error
+            raise TransactWriteError("Failed to remove an expired item", responses.readable(cause)) from cause
 
     def _wait_for_lock(self, one: IntentWrite, state: LockState) -> None:
         """Evict dead entries of the item's lock, or wait for it: briefly, since its holder may wait for our intents."""

@@ -30,13 +30,12 @@ from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lock_queue import FREE, dead_among
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge
 from pynamo_locking._io import client, protocol, responses, runtime, wakeups
-from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver, conflicts
-from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._items import versions
 from pynamo_locking._locks import fencing, local_queue
 from pynamo_locking._locks.held_lock import in_order, note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
-from pynamo_locking._pynamodb import attempts_of, connection_of, serialized_key_of
+from pynamo_locking._pynamodb import attempts_of, connection_of
 from pynamo_locking._writes.write import CHECK, DELETE, Sent, locked_by, outcome_query_of, why_refused
 from pynamo_locking.exceptions import (
     Conflict,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from pynamodb.connection import Connection
-    from pynamodb.models import Model
 
     from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._core.lock_modes import LockMode
@@ -116,14 +114,13 @@ class RowWrite:
         write: of a model: its id tells whether it was applied.
         check: of a held entry in the row, whose number tells. It is a separate row if there is no write.
         filled: the clause in place of that of the lock or the check.
-        second: the time for its conditions about expiry, if the same was sent before.
 
     Attributes:
         is_dropped: whether the work continues without it.
     """
 
     is_dropped: bool = False
-    _may_evict = _may_delete_expired = True
+    _may_evict = True
 
     def __init__(
         self,
@@ -132,12 +129,10 @@ class RowWrite:
         write: Write | None = None,
         check: Check | None = None,
         filled: Filled | None = None,
-        *,
-        second: int | None = None,
     ) -> None:
         self.lock: LockRow | None = lock
         self.write: Write | None = write
-        self.check, self._second = check, second
+        self.check = check
         if check is not None:
             filled = check.clause()
         elif lock is not None and filled is None:
@@ -149,9 +144,7 @@ class RowWrite:
         """Make the request again."""
         if self.write is not None:
             clause, given = self._filled or (None, None)
-            kwargs = self.write.kwargs(clause, given)
-            self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
-            return {self.write.request.removesuffix("Item"): kwargs}
+            return {self.write.request.removesuffix("Item"): self.write.kwargs(clause, given)}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
         row = self.check.own.row
@@ -210,27 +203,13 @@ class RowWrite:
         if self.check is not None or not is_item:
             return False
         state = FREE if self.lock is None else self.lock.state(refusal.image)
-        return self._evict(state) if state.entries else self._removes_expired(refusal)
+        return bool(state.entries) and self._evict(state)
 
     def _evict(self, state: LockState) -> bool:
         may_evict, self._may_evict = self._may_evict, False
         assert self.lock is not None  # noqa: S101 - it has entries
         assert self.write is not None  # noqa: S101 - it is the item of a work
         return may_evict and evict_all(self.lock, state, type(self.write.item))
-
-    def _removes_expired(self, refusal: Refusal) -> bool:
-        """Delete an expired item that has refused an update, once, so that the update finds no item."""
-        write, image = self.write, refusal.image
-        assert write is not None  # noqa: S101 - it is the item of a work
-        may_delete = write.creates and self._may_delete_expired
-        if not may_delete or image is None or not expiry.is_expired(type(write.item), image):
-            return False
-        self._may_delete_expired = False
-        try:
-            remove_expired(write.item, image, self._filled)
-        except responses.BOTOCORE_EXCEPTIONS as error:
-            raise refusal.work.failed(error) from error
-        return True
 
     def explain(self, refusal: Refusal) -> Exception:
         """Return the error for the caller."""
@@ -245,24 +224,6 @@ class RowWrite:
             cause = responses.condition_failed(work.kind, refusal.message, write.item.Meta.table_name, request=cause)
         lock = None if self.check is not None or write.operation is CHECK else self.lock
         return why_refused(write, work.kind, refusal.image, cause, lock)
-
-
-def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
-    """Delete an expired item, if it still has the time of expiry in `image`."""
-    hash_key, range_key = serialized_key_of(item)
-    known = versions.shape_of(type(item)).known
-    name, connection = expiry.attribute_name(type(item)), connection_of(item)
-    assert name is not None  # noqa: S101 - the item has expired
-    condition = conditions.both(Place(name) == Stored(image[name]), known)
-    kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
-    if filled is not None:
-        protocol.merge(kwargs, *filled)
-    try:
-        client.ask(connection.connection, "DeleteItem", kwargs)
-    except client.Refused:
-        pass  # another writer was faster
-    except client.Unavailable as error:
-        raise error.cause from None
 
 
 #: How often a write looks at the queue of another row, which may change before each of its attempts.
@@ -393,9 +354,6 @@ class Work:
     def ask(self, actions: Sequence[RowWrite], guards: Sequence[RowWrite] = ()) -> None:
         """Take what is to be sent: the caller's actions, in the caller's order, and other rows of this package."""
         self.actions, self.all = actions, [*actions, *guards]
-        for row in self.all:  # once: copies with the same token must be equal
-            for kwargs in row.request.values():
-                expiry.date(kwargs)
 
     @property
     def resolver(self) -> Resolver:
@@ -484,7 +442,7 @@ class Work:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self.token} may or may not have been applied: {error}. Read its items again before "
             f"you decide what to do. (For ten minutes DynamoDB recognises the same transaction of the same copies by "
-            f"this client_request_token, except inside a lock and with items that expire.)",
+            f"this client_request_token, except inside a lock and with new items that expire.)",
             write_id=self.token,
             cause=error,
             question=outcome_query_of(sent),
@@ -586,12 +544,6 @@ def _gravest(errors: Collection[Exception]) -> Exception:
     return next(error for kind in kinds for error in errors if isinstance(error, kind))
 
 
-class Statement(NamedTuple):
-    """An attempt that was a statement of a batch; `second` is the time in its conditions about expiry."""
-
-    second: int | None
-
-
 class ItemWork(Work):
     """The write of one item.
 
@@ -599,7 +551,7 @@ class ItemWork(Work):
         check: of the held entry in its embedded `lock`.
         checks: of those in other rows: of the item's own lock, then of a range, then of the table.
         foreign_checks: of locks in other rows that are not held.
-        unanswered: the first attempt, if it was a statement of a batch to which no answer came.
+        is_unanswered: whether the first attempt was a statement of a batch to which no answer came.
     """
 
     def __init__(
@@ -610,7 +562,7 @@ class ItemWork(Work):
         checks: Sequence[Check] = (),
         foreign_checks: Sequence[ForeignLockCheck] = (),
         *,
-        unanswered: Statement | None = None,
+        is_unanswered: bool = False,
     ) -> None:
         connection = connection_of(write.item).connection
         is_guarded = bool(check or checks or foreign_checks)
@@ -621,9 +573,8 @@ class ItemWork(Work):
         if not is_guarded:
             self.policy = _policy(write, connection, once=self.once)
         # A holder does not resolve the intent of a transaction that may be its own: it would write past it.
-        second = None if unanswered is None else unanswered.second
-        self.row = self.item = RowWrite(None, None if check else lock, write, check, second=second)
-        self._unanswered = unanswered
+        self.row = self.item = RowWrite(None, None if check else lock, write, check)
+        self._is_unanswered = is_unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
         claims = [] if write.claims is None else write.claims.rows
         self.values = [writer.row_write(row) for writer, row in claims]
@@ -643,8 +594,8 @@ class ItemWork(Work):
 
     @override
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
-        unanswered, self._unanswered = self._unanswered, None
-        if unanswered is not None:
+        is_unanswered, self._is_unanswered = self._is_unanswered, False
+        if is_unanswered:
             raise responses.unanswered("BatchExecuteStatement")
         return super().dispatch(rows)
 
@@ -687,7 +638,8 @@ def send_item(
     held_entries: Sequence[HeldEntry] = (),
     lock: LockRow | None = None,
     foreign_checks: Sequence[ForeignLockCheck] = (),
-    unanswered: Statement | None = None,
+    *,
+    is_unanswered: bool = False,
 ) -> dict[str, Any]:
     """Write one item, under the entries that are held here: in its embedded lock, or in separate rows.
 
@@ -702,7 +654,7 @@ def send_item(
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
     if not held_entries:
-        return send(ItemWork(write, lock, foreign_checks=foreign_checks, unanswered=unanswered))
+        return send(ItemWork(write, lock, foreign_checks=foreign_checks, is_unanswered=is_unanswered))
     with contextlib.ExitStack() as held:
         numbers = {each: held.enter_context(each.writing()) for each in in_order(held_entries)}
         checks = [

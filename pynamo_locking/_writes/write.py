@@ -205,7 +205,6 @@ class Write(NamedTuple):
         attributes: of a save that is sent as a Put; None for all other writes.
         values: of a save: those of all declared attributes of the instance.
         is_repeatable: whether a second copy does no harm.
-        creates: whether DynamoDB would accept it where there is no item.
         kind: its effect on the held entry.
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
@@ -221,7 +220,6 @@ class Write(NamedTuple):
     attributes: dict[str, Any] | None = None
     values: Mapping[str, Any] = {}
     is_repeatable: bool = True
-    creates: bool = False
     kind: EntryEffect = EntryEffect.KEEP
     return_values: str | None = None
     is_shown: bool = False
@@ -260,7 +258,7 @@ class Write(NamedTuple):
         return conditions.both(whole, self.part.shape.known)
 
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the request, with the lock's part; its conditions about expiry are about now."""
+        """Return the request, with the lock's part."""
         hash_key, range_key = serialized_key_of(self.item)
         kwargs: dict[str, Any] = connection_of(self.item).get_operation_kwargs(
             hash_key,
@@ -358,7 +356,7 @@ def plan_check(item: Model) -> Write:
     """Return a transaction's check that an item is still the one that was read."""
     versions.check_current(item, TransactWriteError)
     part = versions.part_of(item, is_checked=True)
-    return Write(item, CHECK, part, expiry.for_save(type(item), part.condition()))
+    return Write(item, CHECK, part, expiry.or_expired(type(item), part.condition()))
 
 
 def locked_by(
@@ -403,11 +401,11 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
         return not_unique(write, image, kind, cause)
     if write.operation is not CHECK and has_foreign(model, image):
         return foreign_row_error(f"{write.called} was refused", model.Meta.table_name, "no lock")
-    image = expiry.unexpired(model, image) or None
     stored_class = None if image is None or write.operation is not UPDATE else class_of(model, image)
     if stored_class not in (None, model) and kind is UpdateError:
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
-    stored = None if image is None else (model, image)
+    shown = expiry.unexpired(model, image)
+    stored = None if shown is None else (model, shown)
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
     refused, flaw = f"{write.called} was refused and nothing changed", versions.flaw_of(model, image)
@@ -418,7 +416,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
         )
     if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
-            f"{refused}: {flaw or _why_stale(before.version, seen.version, image)} ({cause})",
+            f"{refused}: {flaw or _why_stale(model, before.version, seen.version, image)} ({cause})",
             expected=before.version,
             actual=seen.version,
             stored=stored,
@@ -432,12 +430,14 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, cause=cause)
 
 
-def _why_stale(expected: int | None, actual: int | None, image: Image | None) -> str:
+def _why_stale(model: type[Model], expected: int | None, actual: int | None, image: Image | None) -> str:
     """Return what is known, and what to do."""
     if image is None:
         return f"it was read in version {expected}, and the item does not exist any more. Read before you save again."
     again = "Start again from the error's `current`, or refresh() the item."
     found = "without a version" if actual is None else f"in version {actual}"
+    if expected is None and expiry.is_expired(model, image):
+        return "the item has expired, and is still stored: only a save of a new item replaces it."
     if expected is None:
         return f"the item exists already, {found}, and this instance was not read from it. {again}"
     if actual == expected:

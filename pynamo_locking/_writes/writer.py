@@ -28,7 +28,7 @@ from pynamo_locking._locks import fencing, held_lock
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
-from pynamo_locking._writes.send import Check, RowWrite, Statement
+from pynamo_locking._writes.send import Check, RowWrite
 from pynamo_locking._writes.unique_rows import rows_of_delete, rows_of_save, rows_of_update
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, ExpectedWrite, Write
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
@@ -120,7 +120,7 @@ class Writer:
         if checks_version:
             versions.check_current(item, error)
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
-        whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
+        whole = expiry.or_expired(type(item), conditions.both(condition, part.condition()))
         values = item.serialize(null_check=True)
         claims = None
         if part.shape.unique is not None:
@@ -164,10 +164,9 @@ class Writer:
             item,
             UPDATE,
             part,
-            expiry.for_update(type(item), whole),
+            whole,
             [*actions, *part.actions()],
             is_repeatable=part.is_checked or conditions.is_repeatable(actions),
-            creates=expiry.holds_without_item(whole),
             return_values="ALL_NEW",
             claims=claims,
         )
@@ -176,8 +175,6 @@ class Writer:
         """Return the delete without the lock's part."""
         part = versions.part_of(self.item, is_checked=checks_version)
         whole = conditions.both(condition, part.condition())
-        if expiry.holds_without_item(whole):
-            whole = expiry.for_save(type(self.item), whole)
         claims = None
         if part.shape.unique is not None:
             claims = rows_of_delete(self.item, DeleteError, checks_version=checks_version)
@@ -211,10 +208,10 @@ class Writer:
         """Increment the version."""
         return self.send(self._plan_update([], condition, checks_version=checks_version))
 
-    def send(self, write: Write, unanswered: Statement | None = None) -> dict[str, Any]:
-        """Send a write of the item, and tell the instance what became of it."""
+    def send(self, write: Write, *, is_unanswered: bool = False) -> dict[str, Any]:
+        """Send a write of the item, and tell the instance what became of it. See `ItemWork` for `is_unanswered`."""
         try:
-            data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, unanswered)
+            data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, is_unanswered=is_unanswered)
         except (Conflict, OutcomeUnknown) as error:
             if self.own is not None and isinstance(error, OutcomeUnknown):
                 write.note_doubt()
@@ -363,14 +360,12 @@ class BatchedWrite:
     """A write, and the statement for it.
 
     Attributes:
-        said: the statement, once it is sent.
         is_unanswered: whether it may have been applied.
     """
 
     writer: Writer
     write: Write
     request: batch_requests.StatementWrite
-    said: Statement
     is_unanswered: bool = False
 
     def done(self) -> None:
@@ -379,7 +374,7 @@ class BatchedWrite:
 
     def send_alone(self) -> None:
         """Send what is not known to be applied."""
-        self.writer.send(self.write, self.said if self.is_unanswered else None)
+        self.writer.send(self.write, is_unanswered=self.is_unanswered)
 
 
 def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
@@ -397,10 +392,9 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
     if request is None or (write.claims is not None and write.claims.rows):
         return None
     operation, kwargs = request
-    said = Statement(expiry.date(kwargs))
     # No hidden retries: a repeated INSERT could create again what was deleted since.
     connection = client.single_attempt(connection_of(write.item).connection)
-    return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs), said)
+    return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs))
 
 
 def _saving(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None:

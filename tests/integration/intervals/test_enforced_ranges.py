@@ -513,28 +513,6 @@ def test_what_enforced_writes_cost(seats):
     assert requests.by_operation == writes
 
 
-#: Items that expire.
-Guest = declare(
-    "Guest",
-    ExpiringMixin,
-    LockableModel,
-    range_key="number",
-    numbers="visits",
-    expires=TTLAttribute(null=True),
-    lock_table=SlotLocks,
-    enforce_locks="ranges",
-)
-
-
-def test_an_expired_item_counts_as_absent(memory):
-    memory.bind(Guest, SlotLocks)
-    Guest("A", 1, visits=5, expires=datetime(2000, 1, 1, tzinfo=timezone.utc)).save()
-
-    Guest("A", 1).update([Guest.visits.add(1)])
-
-    assert Guest.get("A", 1).visits == 1
-
-
 Wrong = declare("Wrong", hash_key="pk", range_key="sk", lock_table=SlotLocks, enforce_locks="always")
 Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=SlotLocks, enforce_locks="ranges")
 

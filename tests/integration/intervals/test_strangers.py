@@ -12,21 +12,26 @@ from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactio
 from tests.support.parties import shifted_clock
 
 
-def test_a_row_that_has_expired_does_not_move(memory):
-    """Neither a copy from before, nor one that shows what has expired: nothing brings it back to life."""
+def test_a_row_that_has_expired_moves_until_another_one_is_in_its_place(memory):
+    """A move ignores the time, and looks whether the new place is free; an insert deletes what has expired there."""
     memory.bind(Lease, SlotLocks, SlotTransactions)
     with shifted_clock() as clock:
         Lease.intervals.insert_disjoint([row := Lease("o", "a", after="c", expires=timedelta(seconds=5))])
         clock.shift += 10
         late = Lease.get("o", "a", include_expired=True)
+        Lease.intervals.insert_disjoint([other := Lease("o", "b", after="d")])
         for each in (row, late):
             each.expires = datetime.now(timezone.utc) + timedelta(days=1)
-            for ends in (("x", "z"), ("b", "d"), ("a", "b")):
-                with pytest.raises(StaleVersion) as caught:
-                    Lease.intervals.move(each, *ends)
-                assert caught.value.current is None
-                assert (each.first, each.after) == ("a", "c")
-        assert Lease.intervals.overlapping("o", None, None) == []
+            with pytest.raises(StaleVersion) as caught:
+                Lease.intervals.move(each, "x", "z")
+            assert caught.value.current is None
+            assert (each.first, each.after) == ("a", "c")
+        assert [each.first for each in Lease.intervals.overlapping("o", None, None)] == ["b"]
+        other.update([Lease.expires.set(datetime(2020, 1, 1, tzinfo=timezone.utc))])
+        other.expires = None
+        Lease.intervals.move(other, "x", "z")
+        assert [each.first for each in Lease.intervals.overlapping("o", None, None)] == ["x"]
+        other.delete()
         Lease.intervals.insert_disjoint([new := Lease("o", "f", after="h", expires=timedelta(seconds=5))])
         Lease.intervals.move(new, "g", "i")
         assert [each.first for each in Lease.intervals.overlapping("o", None, None)] == ["g"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -27,7 +28,7 @@ from pynamo_locking.testing import VirtualClock
 from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.versioned_models import connection_of, item_of
-from tests.support.wire import count_requests, on
+from tests.support.wire import count_requests
 
 pytestmark = pytest.mark.core
 
@@ -208,7 +209,7 @@ def test_refresh_of_an_expired_item_leaves_the_instance_as_it_was(sessions):
     assert (item.n, item.version) == (0, 1)
     with pytest.raises(StaleVersion) as caught:
         item.save()
-    assert (caught.value.actual, caught.value.current) == (None, None)
+    assert (caught.value.actual, caught.value.current) == (2, None)
     item.refresh(consistent_read=True, include_expired=True)
     assert (item.n, item.version) == (77, 2)
     other.delete()
@@ -285,10 +286,9 @@ def test_the_second_of_expiry_itself_is_over(engine):
         assert not any(way() for way in ways)
         with pytest.raises(Session.DoesNotExist):
             Session.get("a", 1)
-        for write in (item.save, item.touch):
-            with pytest.raises(StaleVersion):
-                write()
         Session("a", 1).save()
+        with pytest.raises(StaleVersion):
+            item.save()
 
 
 # Writing
@@ -309,11 +309,11 @@ def test_a_versioned_create_replaces_an_expired_item_in_one_request(engine):
 
 
 def test_an_unversioned_create_with_a_condition_replaces_an_expired_item(cheap):
-    """`does_not_exist` of the caller's own counts it as absent; `exists` does too."""
+    """`does_not_exist` counts it as absent; a condition that an absent item does not meet is of what is stored."""
     cheap.bind(Cached)
     Cached("a", n=5, expires=PAST).save()
     with pytest.raises(Conflict) as caught:
-        Cached("a", n=6).save(Cached.pk.exists())
+        Cached("a", n=6).save(Cached.n == 7)
     assert isinstance(caught.value, PutError)
     assert caught.value.current is None
     assert stored(cheap, Cached)["n"] == {"N": "5"}
@@ -345,21 +345,47 @@ def test_a_create_over_an_expired_item_with_a_lock_in_it(cheap, clock, model):
     assert model.get("a").n == 8
 
 
+def test_writes_of_what_was_read_ignore_the_time(cheap, clock):
+    """A copy from before, with the check of its version or without, in the same requests as ever."""
+    cheap.bind(Session, Lease)
+    for model, key in ((Session, ("a", 1)), (Lease, ("a",))):
+        model(*key, n=5, expires=LATER).save()
+        item = model.get(*key)
+        clock.shift += 7200
+        for write in (
+            item.save,
+            item.touch,
+            lambda item=item: item.update([type(item).n.add(1)]),
+            lambda item=item: item.save(type(item).n == 6),
+            lambda item=item: type(item)(*key).update([type(item).n.add(1)], add_version_condition=False),  # noqa: B023
+        ):
+            with count_requests() as counted:
+                write()
+            assert counted.total == 1
+        item.refresh(include_expired=True)
+        with TransactWrite(connection=connection_of(model)) as transaction:
+            transaction.update(item, [model.n.add(1)])
+        found = model.get(*key, include_expired=True)
+        assert (found.n, found.version) == (8, 7)
+        with pytest.raises(model.DoesNotExist):
+            model.get(*key)
+        found.expires = LATER
+        found.save()
+        assert model.get(*key).n == 8
+
+
 @pytest.mark.parametrize("model", [Session, Lease])
-def test_a_copy_that_was_read_before_the_item_expired_is_refused(cheap, clock, model):
-    """It would bring a dead item back; nothing changes, and the error says that there is none."""
+def test_only_a_save_of_a_new_item_takes_the_place_of_an_expired_one(cheap, model):
+    """An update, a touch and a delete of an instance that was not read are refused, and the error says why."""
     cheap.bind(model)
     key = ("a", 1) if model is Session else ("a",)
-    model(*key, n=5, expires=LATER).save()
-    item = model.get(*key)
-    clock.shift += 7200
-    for write in (item.save, item.touch, lambda: item.update([model.n.add(1)]), lambda: item.save(model.n == 5)):
-        with pytest.raises(StaleVersion) as caught:
+    model(*key, n=5, expires=PAST).save()
+    for write in (model(*key).touch, lambda: model(*key).update([model.n.add(1)]), model(*key).delete):
+        with pytest.raises(StaleVersion, match="has expired, and is still stored: only a save of a new item") as caught:
             write()
-        assert (caught.value.expected, caught.value.actual, caught.value.current) == (1, None, None)
-    with pytest.raises(StaleVersion), TransactWrite(connection=connection_of(model)) as transaction:
-        transaction.save(item)
-    assert model.get(*key, include_expired=True).version == 1
+        assert (caught.value.expected, caught.value.actual, caught.value.current) == (None, 1, None)
+    model(*key).save()
+    assert model.get(*key).n == 0
 
 
 def test_a_write_without_a_version_check_prolongs_an_expired_item(cheap):
@@ -375,108 +401,6 @@ def test_a_write_without_a_version_check_prolongs_an_expired_item(cheap):
     assert Session.get("a", 1).n == 6
 
 
-def prolonged(cheap: Any, update: str, **values: int) -> Any:
-    """Let another client write right before the next delete: it gives the item more time."""
-
-    def prolong(body: dict[str, Any]) -> bool:
-        cheap.client().update_item(
-            TableName=body["TableName"],
-            Key=body["Key"],
-            UpdateExpression=update,
-            ExpressionAttributeValues={f":{name}": {"N": str(value)} for name, value in values.items()},
-        )
-        return False
-
-    return on("DeleteItem", where=prolong).lose_request()
-
-
-UPDATES = {
-    "unversioned": (Cached, ("a",), {}),
-    "by key": (Session, ("a", 1), {}),
-    "without a check": (Session, ("a", 1), {"add_version_condition": False}),
-    "with a lock inside": (Lease, ("a",), {}),
-    "lock, no version": (PlainLease, ("a",), {}),
-}
-
-
-@pytest.mark.parametrize("name", UPDATES)
-def test_an_update_of_an_expired_item_begins_afresh(engine, name):
-    """What is left of it is deleted first: the counter starts at 0, the version at 1; 2 requests more."""
-    model, key, options = UPDATES[name]
-    engine.bind(model)
-    model(*key, n=5, expires=PAST).save()
-    item = model(*key)
-    with count_requests() as counted:
-        item.update([model.n.add(1)], **options)
-    assert counted.by_operation == {"UpdateItem": 2, "DeleteItem": 1}
-    found = model.get(*key)
-    assert (found.n, found.expires, getattr(found, "version", 1), item.n) == (1, None, 1, 1)
-
-
-def test_an_update_under_a_lock_in_another_row_begins_afresh(cheap):
-    """As without a lock: one rule for all updates."""
-    cheap.bind(LeaseLocks, LeaseBeside)
-    LeaseBeside("a", n=5, expires=PAST).save()
-    with LeaseBeside.locked("a"):
-        item = LeaseBeside("a")
-        item.update([LeaseBeside.n.add(1)])
-    found = LeaseBeside.get("a")
-    assert (found.n, found.expires, item.n) == (1, None, 1)
-
-
-@pytest.mark.parametrize("name", ["unversioned", "without a check", "lock, no version"])
-def test_an_item_that_was_prolonged_before_the_clean_up_is_not_deleted(cheap, name):
-    """Another client gives it more time between the refusal and the delete: the update goes to the living item."""
-    model, key, options = UPDATES[name]
-    cheap.bind(model)
-    model(*key, n=5, expires=PAST).save()
-    with prolonged(cheap, "SET exp = :later", later=4_000_000_000):
-        model(*key).update([model.n.add(1)], **options)
-    found = model.get(*key)
-    assert found.expires, "the item that was prolonged was deleted, and created again by the update"
-    assert (found.n, int(found.expires.timestamp())) == (6, 4_000_000_000)
-
-
-def test_a_prolonged_item_refuses_the_update_that_took_it_for_absent(cheap):
-    """The same with a version: nothing is deleted, nothing is changed, and the error brings the item."""
-    cheap.bind(Session)
-    Session("a", 1, n=5, expires=PAST).save()
-    write = prolonged(cheap, "SET exp = :later ADD version :one", later=4_000_000_000, one=1)
-    with write, pytest.raises(StaleVersion) as caught:
-        Session("a", 1).update([Session.n.add(1)])
-    assert (caught.value.actual, caught.value.current.n) == (2, 5)
-    assert Session.get("a", 1).n == 5
-
-
-def test_an_update_deletes_what_has_expired_once(cheap):
-    """Another client stores an expired item before each attempt: the update is refused, and does not go on and on."""
-    cheap.bind(Cached)
-    Cached("a", n=5, expires=PAST).save()
-    image, attempts = stored(cheap, Cached), list[str]()
-
-    def put_back(body: dict[str, Any]) -> bool:
-        if len(attempts) < 5:
-            cheap.client().put_item(TableName=body["TableName"], Item=image)
-        attempts.append(body["UpdateExpression"])
-        return False
-
-    with on("UpdateItem", where=put_back).lose_request(), count_requests() as counted, pytest.raises(Conflict):
-        Cached("a").update([Cached.n.add(1)])
-    assert (len(attempts), counted.by_operation["DeleteItem"]) == (2, 1)
-    assert stored(cheap, Cached) == image
-
-
-def test_an_update_that_wants_an_item_is_refused_where_it_has_expired(cheap):
-    """With a condition that no absent item meets, nothing is cleared: one request, a Conflict."""
-    cheap.bind(Cached)
-    Cached("a", n=5, expires=PAST).save()
-    with count_requests() as counted, pytest.raises(Conflict) as caught:
-        Cached("a").update([Cached.n.add(1)], condition=Cached.n == 5)
-    assert counted.by_operation == {"UpdateItem": 1}
-    assert caught.value.current is None
-    assert stored(cheap, Cached)["n"] == {"N": "5"}
-
-
 def test_an_expired_item_can_be_deleted(cheap):
     """By a caller that has read it, and by key alone: it counts as absent, and PynamoDB deletes what never was."""
     cheap.bind(Session, Cached)
@@ -487,8 +411,6 @@ def test_an_expired_item_can_be_deleted(cheap):
     Cached("a").delete()
     assert list(Cached.scan(include_expired=True)) == []
     Session("b", 1).delete()
-    Session("a", 1, expires=PAST).save()
-    Session("a", 1).delete()
 
 
 @pytest.mark.parametrize("model", [Lease, PlainLease])
@@ -506,26 +428,24 @@ def test_an_expired_item_cannot_be_locked(cheap, model):
 
 
 def test_an_item_that_expires_while_it_is_locked(cheap, clock):
-    """The version says that the copy is dead; without one, a save brings the item back."""
+    """Its holder goes on: what was granted and read before is written, and may last for longer."""
     cheap.bind(Lease, PlainLease)
     for model in (Lease, PlainLease):
         model("a", n=5, expires=timedelta(seconds=5)).save()
     with Lease.locked("a", heartbeat=False, lease=600) as lock:
         item = lock.item
         clock.shift += 10
-        with pytest.raises(StaleVersion):
-            item.save()
+        item.save()
         with pytest.raises(Lease.DoesNotExist):
             Lease.get("a")
     PlainLease("b", n=5, expires=timedelta(seconds=5)).save()
     with PlainLease.locked("b", heartbeat=False, lease=600) as lock:
         plain = lock.item
         clock.shift += 10
-        with pytest.raises(Conflict):
-            plain.update([PlainLease.n.add(1)])
+        plain.update([PlainLease.n.add(1)])
         plain.expires = LATER
         plain.save()
-    assert PlainLease.get("b").n == 5
+    assert PlainLease.get("b").n == 6
 
 
 def test_a_transaction_saves_over_an_expired_item(engine):
@@ -610,8 +530,7 @@ def test_a_model_without_a_time_of_expiry_says_so(memory):
         lambda: list(endless.scan()),
         lambda: list(endless.query("a")),
         lambda: endless.count("a"),
-        lambda: endless("a").update([endless.pk.set("b")]),
-        lambda: endless("a").save(endless.pk.exists()),
+        lambda: endless("a").save(endless.pk.does_not_exist()),
         lambda: endless.get("a"),
         lambda: list(endless.batch_get(["a"])),
     ]
@@ -699,7 +618,7 @@ CONDITIONS = SIMPLE | {f"not {name}": ~condition for name, condition in SIMPLE.i
 
 
 def test_what_holds_where_there_is_no_item_holds_where_it_has_expired(engine):
-    """Every kind of condition, as that of a put on an absent key, and on that of an expired item."""
+    """Every kind of condition, as that of a put on an absent key, of an expired item, and of one that lives."""
     engine.bind(Anything)
     conditions = CONDITIONS
     if engine.is_moto:  # it fails on the size of nothing, and says that nothing equals nothing
@@ -707,11 +626,14 @@ def test_what_holds_where_there_is_no_item_holds_where_it_has_expired(engine):
             name: condition for name, condition in CONDITIONS.items() if "size" not in name and "paths" not in name
         }
     found = {name: _is_put_done(f"k{number}", conditions[name]) for number, name in enumerate(conditions)}
-    for number in range(len(conditions)):
-        Anything(f"k{number}", expires=PAST, **WHOLE).save()
-    ours = {name: _is_put_done(f"k{number}", conditions[name]) for number, name in enumerate(conditions)}
-    assert {name: (ours[name], found[name]) for name in ours if ours[name] != found[name]} == {}
-    assert set(found.values()) == {True, False}
+    results = list[dict[str, bool]]()
+    for end in (LATER, PAST):
+        for number in range(len(conditions)):
+            Anything(f"k{number}", expires=end, **WHOLE).save()
+        results.append({name: _is_put_done(f"k{number}", conditions[name]) for number, name in enumerate(conditions)})
+    living, expired = results
+    assert expired == {name: found[name] or living[name] for name in conditions}
+    assert {(found[name], living[name]) for name in conditions} == {*itertools.product((True, False), repeat=2)}
 
 
 #: What an expired item may have, so that the conditions judge it otherwise than they judge none.

@@ -1,25 +1,21 @@
-"""Whether an item has expired is asked when a write is sent, however long ago it was asked for."""
+"""A new item may take the place of what has expired when it is sent; other writes of a transaction ignore the time."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pynamo_locking import ExpiringMixin, TransactWrite, TTLAttribute, VersionedMixin, transaction
-from pynamo_locking.exceptions import Conflict, StaleVersion
+from pynamo_locking.exceptions import StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import declare
-from tests.support.poisoned import header, mark, name_of, put
 from tests.support.transaction_helpers import add_fillers
-from tests.support.transaction_models import Purse, Session, Transactions, existing
+from tests.support.transaction_models import Purse, Session, Transactions
 from tests.support.wire import on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pynamo_locking.transactions import Transaction
 
 SOON = timedelta(seconds=10)
@@ -79,28 +75,16 @@ def transact() -> TransactWrite:
 @MODELS
 @pytest.mark.parametrize("is_read", [True, False], ids=["read in it", "from outside"])
 @pytest.mark.parametrize("write", [save, update, touch])
-def test_a_transaction_does_not_prolong_what_expires_before_its_commit(clock, path, model, write, *, is_read):
-    """By then others take the item for gone."""
+def test_what_a_transaction_has_read_may_expire_before_its_commit(clock, path, model, write, *, is_read):
+    """It counted when it was read, and a write ignores the time: it may last for longer afterwards."""
     model("a", expires_at=SOON).save()
     found = model.get("a")
-    with pytest.raises(StaleVersion), transaction() as tx:
+    with transaction() as tx:
         write(tx, tx.get(model, "a") if is_read else found)
         add_fillers(tx, path)
         clock.jump(20)
-    with pytest.raises(model.DoesNotExist):
-        model.get("a")
-    assert Purse.count() == 0
-
-
-@MODELS
-def test_an_update_without_a_version_does_not_bring_an_expired_item_back(clock, path, model):
-    """It begins with an absent item, or is refused where that cannot be."""
-    model("a", note="old", expires_at=SOON).save()
-    with suppress(Conflict), transaction() as tx:
-        update_unchecked(tx, model("a"))
-        add_fillers(tx, path)
-        clock.jump(20)
-    assert [found.note for found in model.scan(consistent_read=True)] in ([], [None])
+    assert model.count("a") == (write is not touch)
+    assert model.get("a", include_expired=True).version == 2
 
 
 @MODELS
@@ -115,17 +99,6 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(clock, 
     assert (found.note, found.version) == (None, 1)
 
 
-def test_an_update_of_what_a_transaction_has_let_expire(clock):
-    """Its intent is still in the item: once that is applied, the item has expired, and the update begins afresh."""
-    Session("a", note="old", expires_at=LATER).save()
-    intent = {"op": {"S": "save"}, "set": {"M": {"expires_at": {"N": str(int(clock.now.timestamp()))}}}}
-    put(Session, {**existing(Session, "a"), "lock": {"M": {"tx": mark("T", name_of(Transactions), **intent)}}})
-    put(Transactions, header("T", "committed"))
-    Session("a").update([Session.user.set("new")], add_version_condition=False)
-    found = Session.get("a")
-    assert (found.note, found.user, found.version) == (None, "new", 1)
-
-
 def test_a_transaction_in_time_prolongs(clock, path):
     """Nothing is refused that has not expired by the commit."""
     for write in (save, update):
@@ -138,57 +111,22 @@ def test_a_transaction_in_time_prolongs(clock, path):
         assert Session.get("a")
 
 
-@MODELS
-@pytest.mark.parametrize("write", [save, update])
-def test_a_transact_write_does_not_prolong_what_expires_before_its_end(clock, model, write):
-    """Although its actions are made when they are added."""
-    model("a", expires_at=SOON).save()
-    with pytest.raises(StaleVersion), transact() as together:
-        write(together, model.get("a"))
-        clock.jump(20)
-
-
-# One request is of one second
-
-
-@pytest.mark.parametrize(("operation", "path"), [("UpdateItem", "single"), ("TransactWriteItems", "native")])
-def test_copies_of_one_write_are_of_one_second(clock, operation, path):
-    """Else the first copy could be accepted after the second was refused as too late, and its refusal was told.
-
-    And DynamoDB refuses another request under the token of a transaction.
-    """
-    Token("a", expires_at=LATER).save()
+@pytest.mark.parametrize("path", ["single", "native"])
+def test_copies_of_one_creation_are_equal(clock, path):
+    """DynamoDB refuses another request under the token of a transaction. Alone, each has a write id of its own."""
+    Token("a", expires_at=-SOON).save()
 
     def lose(_: Any) -> bool:
         clock.jump(1)
         return True
 
-    with on(operation, times=5, where=lose).lose_request() as lost, transaction() as tx:
-        update(tx, tx.get(Token, "a"))
+    operation = "PutItem" if path == "single" else "TransactWriteItems"
+    with on(operation, times=3, where=lose).lose_request() as lost, transaction() as tx:
+        tx.save(Token("a", note="new"))
         add_fillers(tx, path)
-    assert lost.hits == 5  # four of botocore's, and one of ours
-    assert all(body == lost.bodies[0] for body in lost.bodies)
-    assert Token.get("a").version == 2
-
-
-@pytest.mark.parametrize("operation", ["save", "update", "check"])
-def test_an_action_is_of_the_second_in_which_it_is_sent(clock, operation):
-    """Nothing else of it changes, not even the same number in a condition of the caller's."""
-    Token("a").save()
-    now = int(clock.now.timestamp())
-    other = Token.number != now
-    acts: dict[str, Callable[[TransactWrite, Any], None]] = {
-        "save": lambda together, item: together.save(item, other),
-        "update": lambda together, item: together.update(item, [Token.note.set("x")], other),
-        "check": lambda together, item: together.check(item),
-    }
-    with on("TransactWriteItems").watch() as sent, transact() as together:
-        acts[operation](together, Token.get("a"))
-        clock.jump(20)
-    [[action]] = [body["TransactItems"] for body in sent.bodies]
-    [kwargs] = action.values()
-    times = [value["N"] for value in kwargs["ExpressionAttributeValues"].values() if len(value.get("N", "")) == 10]
-    assert sorted(times) == [str(now)] * (operation != "check") + [str(now + 20)]
+    assert lost.hits == 3
+    assert path == "single" or all(body == lost.bodies[0] for body in lost.bodies)
+    assert (Token.get("a").note, Token.get("a").version) == ("new", 1)
 
 
 # TransactWrite.check
@@ -212,18 +150,20 @@ def test_reading_an_expired_item_as_absent(engine, model):
 
 @MODELS
 def test_reading_an_instance_that_has_expired(engine, model):
-    """It is not as it was read: it is absent; one that has not expired is."""
+    """Is the one that was read, whatever its time; one that another writer has changed is not."""
     engine.bind(Token, Session)
     model("a", expires_at=-SOON).save()
     model("b", expires_at=LATER).save()
     model("c").save()
-    with pytest.raises(StaleVersion) as caught, transact() as together:
-        together.check(model.get("a", include_expired=True))
-        together.save(Token("not done"))
-    assert caught.value.actual is None
     with transact() as together:
-        together.check(model.get("b"))
-        together.check(model.get("c"))
+        for key in "abc":
+            together.check(model.get(key, include_expired=True))
         together.save(Token("done"))
+    old = model.get("a", include_expired=True)
+    model.get("a", include_expired=True).touch()
+    with pytest.raises(StaleVersion) as caught, transact() as together:
+        together.check(old)
+        together.save(Token("not done"))
+    assert (caught.value.actual, caught.value.current) == (2, None)
     assert Token.count("not done") == 0
     assert Token.count("done") == 1

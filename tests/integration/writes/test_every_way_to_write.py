@@ -216,13 +216,12 @@ def expected(parts: Parts, situation: str, path: Path, checks: bool) -> type[Exc
 
 
 def _refusal(parts: Parts, situation: str, path: Path, is_checked: bool) -> type[Exception] | None:  # noqa: PLR0911, C901
-    is_gone = situation == "absent" or (parts.hides and situation == "expired")
-    if is_gone and path.via == "edit":
+    is_hidden = situation == "absent" or (parts.hides and situation == "expired")
+    if is_hidden and path.via == "edit":
         return ItemNotFound if parts.lock == "inside" else DoesNotExist  # another row can be locked without an item
-    if is_gone and path.via == "modify":
+    if is_hidden and path.via == "modify":
         return DoesNotExist
-    is_nothing = is_gone or (parts.hides and situation == "new expired")
-    if path.effect == "touch" and is_nothing and not (is_checked and situation != "new expired"):
+    if path.effect == "touch" and situation == "absent" and not is_checked:
         return Conflict  # there is nothing to touch
     match situation:
         case "stale" | "stale inside" | "absent":
@@ -237,31 +236,14 @@ def _refusal(parts: Parts, situation: str, path: Path, is_checked: bool) -> type
             return Conflict
         case "new":
             return StaleVersion if is_checked else None
-        case "expired" | "new expired" if parts.hides:
-            return _refusal_of_expired(situation, path, is_checked)
         case "new expired":
-            return StaleVersion if is_checked else None
-    return None
-
-
-def _refusal_of_expired(situation: str, path: Path, is_checked: bool) -> type[Exception] | None:
-    is_copy = situation == "expired"
-    if path.effect == "delete":  # what is left may be deleted by everybody
-        return None
-    if is_copy and is_checked:
-        return StaleVersion
-    if path.effect == "update" and path.via in ("ours", "stock"):
-        return Conflict  # a transaction cannot clear what is left first
+            return StaleVersion if is_checked and not (parts.hides and path.effect == "save") else None
     return None
 
 
 def starts_afresh(parts: Parts, situation: str, path: Path, checks: bool) -> bool:
     """Tell whether nothing of the old item remains. Pure."""
-    if situation == "absent":
-        return True
-    if not parts.hides or "expired" not in situation:
-        return False
-    return path.effect in ("update", "touch") or (situation == "new expired" and checks)
+    return situation == "absent" or (parts.hides and situation == "new expired" and path.effect == "save" and checks)
 
 
 @contextmanager
