@@ -14,7 +14,7 @@ from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
-from pynamo_locking._io import concurrency
+from pynamo_locking._io import client, concurrency
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
@@ -30,6 +30,7 @@ from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pynamodb.connection import TableConnection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
@@ -519,6 +520,13 @@ class GuardedMixin(ReadingMixin):
         """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
         super().update_local_version_attribute()  # type: ignore[no-untyped-call]
         note_committed(self)
+
+    @override
+    @classmethod
+    def _get_connection(cls) -> TableConnection:
+        connection = super()._get_connection()
+        client.note(connection.connection)
+        return connection
 
     @override
     @classmethod
