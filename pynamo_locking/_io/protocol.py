@@ -213,11 +213,6 @@ def evict(entries: int, slots: int) -> Clause:
 
 REPLACE_LOCK: Final = Clause("#l = :old", "#l = :new")
 
-# A Put, which overwrites the document
-
-LOCK_UNCHANGED: Final = Clause("#l = :old")
-LOCK_EMPTY: Final = Clause("(attribute_not_exists(#h) OR #l = :empty)")
-
 # A write under a held entry: none of ours that is later was applied
 
 FENCE: Final = OWN_ENTRY + Clause(_LATEST) + NO_INTENT

@@ -218,6 +218,7 @@ class ItemState(NamedTuple):
     Attributes:
         written_by: the write that stored the item.
         freshness: whether the instance is known to be stale.
+        lacking: the version with values that the instance does not have; None for none.
         values: what the rows of its unique values depend on, and the version and write id of the item that has them.
         notes: what upper floors keep with the instance, by its class.
         part: the stored names of the attributes that the instance was read with; None for all.
@@ -225,6 +226,7 @@ class ItemState(NamedTuple):
 
     written_by: WrittenBy = WrittenBy()
     freshness: Freshness = Freshness()
+    lacking: int | None = None
     values: tuple[Known, Mapping[str, Any]] = (Known(), {})
     notes: Mapping[type, Any] = {}
     part: frozenset[str] | None = None
@@ -286,24 +288,44 @@ def removable(item: Model) -> frozenset[str] | None:
     return _state_of(item).written_by.removable
 
 
-def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> WrittenBy:
-    """Return the write that has stored the version of an instance, and all those names, if they are known."""
+def _written_by(
+    item: Model, version: int | None, write_id: str | None, names: Iterable[str] | None = None
+) -> WrittenBy:
+    """Return the write that has stored a version of an instance, and all those names, if they are known."""
     if write_id is None:
         return _NOTHING.written_by
     left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
-    return WrittenBy(_version_of(item), write_id, left)
+    return WrittenBy(version, write_id, left)
 
 
-def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
-    """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    _change(item, written_by=_written_by(item, write_id, names))
+def note_written(item: Model, write_id: str | None) -> None:
+    """Note the id of the write that has stored the version of an instance, None if it is not known."""
+    _change(item, written_by=_written_by(item, _version_of(item), write_id))
+
+
+def note_writing(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
+    """Note the id of the write that has stored the next version of an instance, and the names it has stored.
+
+    PynamoDB's `update_local_version_attribute` is to give the instance that version.
+    """
+    _change(item, written_by=_written_by(item, _next_version(item), write_id, names), lacking=None)
+
+
+def note_update(item: Model) -> None:
+    """Note that an update of an instance may be applied, after which it has the next version without the values."""
+    _change(item, lacking=_next_version(item))
+
+
+def _next_version(item: Model) -> int | None:
+    return None if version_name_of(item) is None else (_version_of(item) or 0) + 1
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
-    by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
-    _change(item, written_by=by, freshness=_NOTHING.freshness, part=None)
+    write_id = None if name is None else image.get(name, {}).get(STRING)
+    by = _written_by(item, _version_of(item), write_id, image)
+    _change(item, written_by=by, freshness=_NOTHING.freshness, lacking=None, part=None)
     note_values(item, image)
 
 
@@ -422,8 +444,9 @@ def is_old(item: Model) -> bool:
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
     """Refuse to save a stale instance whose staleness DynamoDB could not notice."""
-    if _state_of(item).freshness.must_not_be_saved:
-        raise stale(item, error, f"{_state_of(item).freshness.why}. Nothing was sent. refresh() it first.")
+    state, version = _state_of(item), _version_of(item)
+    if state.freshness.must_not_be_saved or (version is not None and version == state.lacking):
+        raise stale(item, error, f"{state.freshness.why or Why.COMMITTED}. Nothing was sent. refresh() it first.")
 
 
 def stale(item: Model, error: type[PynamoDBException], why: str, stored: Known | None = None) -> Exception:

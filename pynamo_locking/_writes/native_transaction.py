@@ -50,8 +50,8 @@ class TransactionActions(Work):
 
     def add_write(self, key: Any, writer: Writer, write: Write) -> None:
         """Add the write of an item, with the check of its lock if this context holds it."""
-        number = None if writer.own is None else writer.own.last_write + 1  # `_last_under_locks` gives the final one
-        self.by_key[key] = writer.row_write(write, number)
+        # `_last_under_locks` gives the final number.
+        self.by_key[key] = writer.row_write(write, 0 if writer.own is None else writer.own.last_write + 1)
         self._writers[key] = writer
         self.entries += [new for new in self.unguarded(writer) if isinstance(new, HeldEntry)]
         if writer.own is not None and writer.is_embedded and write.operation is DELETE:

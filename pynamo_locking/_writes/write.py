@@ -45,7 +45,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -175,26 +175,6 @@ DELETE: Final = Operation.DELETE
 CHECK: Final = Operation.CHECK
 
 
-class ExpectedWrite(NamedTuple):
-    """A write that the instance learns of by `update_local_version_attribute`: noted with the instance before.
-
-    PynamoDB's own TransactWrite sends what it was given, and makes that call only.
-
-    Attributes:
-        write_id: of the write; None if PynamoDB has two of the instance, since it does not say which it has committed.
-        names: of all attributes that the stored item will have; None if they are not known.
-        own: the held entry under which the item is written, if there is one.
-        outdates: whether the stored item will have attributes that the instance does not show.
-        document: the lock document that it stores, if it stores one.
-    """
-
-    write_id: str | None
-    names: Collection[str] | None
-    own: HeldEntry | None
-    outdates: bool = False
-    document: dict[str, Any] | None = None
-
-
 class Write(NamedTuple):
     """One write of one item, before the lock's part is added. A value, but for the ids in `part`: one each attempt.
 
@@ -305,9 +285,10 @@ class Write(NamedTuple):
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         names = self.stored() if is_known else None
-        # A user's override of the next call sees the id.
-        versions.note(self.item, ExpectedWrite(self.part.write_id, names, own))
+        versions.note_writing(self.item, self.part.write_id, names)  # a user's override of the next call sees the id
         self.item.update_local_version_attribute()
+        if own is not None:
+            own.copies.note_write(self.item)
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
 

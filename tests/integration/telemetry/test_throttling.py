@@ -239,7 +239,7 @@ def test_a_connection_that_is_handed_in_is_seen(heard: list[Throttled]) -> None:
     with throttled(Account):
         with pytest.raises(VerboseClientError, match="TableReadProvisionedThroughputExceeded of"):
             mine.dispatch("GetItem", {"TableName": table, "Key": key})
-        with pytest.raises(VerboseClientError, match="throttled by a test$"):
+        with pytest.raises(VerboseClientError, match=r"throttled by a test$"):
             other.dispatch("GetItem", {"TableName": table, "Key": key})
     assert [event.name for event in heard] == [_name("a")]
 

@@ -6,10 +6,9 @@ import copy
 import pickle
 
 import pytest
-from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
-from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, StaleVersion
 from tests.support.models import Account, Device, Locks, declare
 from tests.support.parties import in_thread
 
@@ -67,29 +66,3 @@ def test_an_item_that_gets_another_key_before_the_commit_is_the_one_that_was_giv
     assert account.get("a").balance == 101
     with pytest.raises(account.DoesNotExist):
         account.get("b")
-
-
-def test_a_copy_that_was_read_after_the_loss_says_so_in_a_stock_transaction(account):
-    """The simulator's finding: it was told that its copy was too old, and not that the lock was lost."""
-    lock = account.locked("a").acquire()
-    account.break_lock("a", ticket=lock.ticket)
-    copied = account.get("a", consistent_read=True)
-    connection = account._get_connection().connection
-    with pytest.raises(LockLost, match="no longer in the queue"), StockTransactWrite(connection=connection) as write:
-        write.save(copied)
-    assert lock.lost.is_set()
-    with pytest.raises(LockLost):
-        lock.release()
-
-
-def test_a_copy_from_before_the_lock_is_still_refused_as_such(account):
-    """It does not show our entry because it is older: no loss, and the way out is named."""
-    old = account.get("a", consistent_read=True)
-    connection = account._get_connection().connection
-    with (
-        account.locked("a") as lock,
-        pytest.raises(ConfigurationError, match="loaded before the lock was acquired"),
-        StockTransactWrite(connection=connection) as write,
-    ):
-        write.save(old)
-    assert not lock.lost.is_set()

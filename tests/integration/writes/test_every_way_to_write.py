@@ -205,8 +205,8 @@ def expected(parts: Parts, situation: str, path: Path, checks: bool) -> type[Exc
     is_checked = parts.version and checks
     if not parts.version and (path.via == "modify" or path.effect == "touch"):
         return ConfigurationError
-    if path.via == "stock" and parts.lock == "beside" and situation in ("inside", "lost", "stale inside"):
-        return ConfigurationError  # it cannot check the other row
+    if path.via == "stock" and parts.lock != "none":
+        return ConfigurationError  # it checks no locks
     error = _refusal(parts, situation, path, is_checked)
     if path.via == "stock" and error is not None:
         return TransactWriteError  # the class is PynamoDB's, and knows nothing of reasons

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation.models import Crate, Device
 from tests.simulation.workloads.living import LivesOfDevice
 from tests.simulation.workloads.locking import Both, Edit
-from tests.simulation.workloads.mixing import DeletedTogether, LockedBatch, StockTransactions
+from tests.simulation.workloads.mixing import DeletedTogether, LockedBatch
 from tests.simulation.workloads.modes import Downgrades
 from tests.simulation.workloads.ranges import EnforcedRanges, RangesOfItems
 from tests.simulation.workloads.tasks import TasksBeside
@@ -33,7 +33,6 @@ IN_STEPS: Final = (
     _in_steps(LivesOfDevice, "lives"),
     _in_steps(LockedBatch, "locked batch"),
     _in_steps(DeletedTogether, "transact delete"),
-    _in_steps(StockTransactions, "stock transaction"),
     _in_steps(Downgrades, "downgrade"),
     _in_steps(RangesOfItems, "ranges of items"),
     _in_steps(EnforcedRanges, "enforced ranges"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -179,16 +178,6 @@ def test_half_an_entry(stored_entry, flaw):
     raw = stored([entry(1)], 4, 1, {})
     raw["queue"]["M"]["id1"] = stored_entry
     assert lock_record.state_of(raw).unreadable.startswith(flaw)
-
-
-def test_a_write_is_counted_in_a_copy():
-    """The number stands in our entry, everything else is as it was, and the document is not changed."""
-    raw = stored([entry(1, writes=2), entry(2)], 3, 1, {5: 5})
-    before = copy.deepcopy(raw)
-    counted = lock_record.with_write_counted(raw, "id1", 9)
-
-    assert raw == before
-    assert counted == stored([entry(1, writes=9), entry(2)], 3, 1, {5: 5})
 
 
 def test_states_round_trip(monkeypatch):
