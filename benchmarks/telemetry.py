@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, events
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, events
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import MemoryDynamoDB
 
@@ -40,6 +40,7 @@ class Thing(LockableModel):
         region = "us-east-1"
 
     key = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

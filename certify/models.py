@@ -25,14 +25,6 @@ class Row(LockableModel):
     lock = LockAttribute()
 
 
-class Unversioned(LockableModel):
-    """A row without a version."""
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    lock = LockAttribute()
-
-
 class Stock(Model):
     """A row as PynamoDB's own model writes it, for comparison."""
 
@@ -44,7 +36,6 @@ class Models(NamedTuple):
     """The models, at a place."""
 
     row: type[Row]
-    unversioned: type[Unversioned]
     stock: type[Stock]
     locks: type[NamedLock]
     transactions: type[TransactionTable]
@@ -65,7 +56,6 @@ def models_of(place: Place, lease: float) -> Models:
     transactions = cast("type[TransactionTable]", made(TransactionTable, "transactions"))
     return Models(
         made(Row, "items", lock_settings=settings, transaction_table=transactions),
-        made(Unversioned, "items", lock_settings=settings),
         made(Stock, "items"),
         made(NamedLock, "locks", lock_settings=settings),
         transactions,

@@ -487,7 +487,6 @@ def latencies(job: Job) -> dict[str, Any]:
         "get": lambda: models.row.get("timed"),
         "get, consistent": lambda: models.row.get("timed", consistent_read=True),
         "save, PynamoDB's own": models.stock("timed-stock").save,
-        "save, without a version": models.unversioned("timed-unversioned").save,
         "save, versioned": models.row.get("timed", consistent_read=True).save,
         "lock and unlock (edit)": lambda: _edited(models, "timed"),
         "TransactWrite of 2 items": lambda: _written(models),
@@ -501,8 +500,8 @@ def latencies(job: Job) -> dict[str, Any]:
 
 def _written(models: Models) -> None:
     with TransactWrite(connection=models.row._get_connection().connection) as tx:
-        tx.save(models.unversioned("timed-1"))
-        tx.save(models.unversioned("timed-2"))
+        tx.save(models.row("timed-1"), add_version_condition=False)
+        tx.save(models.row("timed-2"), add_version_condition=False)
 
 
 def _long(models: Models) -> None:

@@ -73,6 +73,7 @@ class _InItem(_Ours):
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
         class Counter(CounterFields, LockableModel):
             Meta: Any = meta(place, "counters", lock_settings=_settings(poll_s, lease_s))
+            version = VersionAttribute()
             lock = LockAttribute()
 
         self.counters = connected(Counter)

@@ -17,7 +17,7 @@ from benchmarks.contenders import Place
 from benchmarks.contenders.counters import CounterFields, connected, create_counters, meta
 from benchmarks.locks.tables import markdown, milliseconds
 from benchmarks.meter import metered
-from pynamo_locking import LockableModel, LockAttribute, LockSettings
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, VersionAttribute
 from tests.support.crew import process
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _counters(place: Place, *, bell: bool) -> Any:
         Meta: Any = meta(
             place, "counters", lock_settings=LockSettings(wait=math.inf, max_waiters=400, local_wakeups=bell)
         )
+        version = VersionAttribute()
         lock = LockAttribute()
 
     return connected(Counter)

@@ -16,7 +16,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
-from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, VersionAttribute
 from pynamo_locking_simulator._engine.partitions import WRITE_UNITS
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Account(LockableModel):
 
     owner = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

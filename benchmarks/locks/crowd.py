@@ -13,7 +13,7 @@ from benchmarks.contenders.counters import CounterFields, connected, meta
 from benchmarks.locks.many import cpu_s, memory_kb
 from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
-from pynamo_locking import LockableModel, LockAttribute, LockSettings
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, VersionAttribute
 from pynamo_locking._locks import local_queue
 from tests.support.crew import process
 
@@ -71,6 +71,7 @@ def measure(host: str, kind: str, callers: int) -> Crowd:
 def _crowd(pipe: Connection, place: Place, kind: str, callers: int) -> None:
     class Counter(CounterFields, LockableModel):
         Meta: Any = meta(place, "counters", lock_settings=LockSettings(wait=600))
+        version = VersionAttribute()
         lock = LockAttribute()
 
     model = connected(Counter)

@@ -58,6 +58,7 @@ class Embedded(_Counter, LockableModel):
         region = "us-east-1"
 
     key = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

@@ -31,7 +31,7 @@ from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.options import LockTarget, checked_settings
-from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of
+from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of, version_name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -293,7 +293,15 @@ class PlacedMixin(_Base):
     def _lock_attribute(cls) -> LockAttribute | None:
         if "_found_lock_attribute" not in vars(cls):
             found = (a for a in cls.get_attributes().values() if isinstance(a, LockAttribute))
-            cls._found_lock_attribute = (next(found, None),)
+            attribute = next(found, None)
+            is_locked = attribute is not None or getattr(cls.Meta, "lock_table", None) is not None
+            if is_locked and not cls._lock_creates_item and version_name_of(cls) is None:
+                raise ConfigurationError(
+                    f"{cls.__name__} can be locked and has no version, by which DynamoDB would refuse a copy that was "
+                    f"read before the lock was acquired. Declare `version = VersionAttribute()`: items that are stored "
+                    f"without one get it with their next write."
+                )
+            cls._found_lock_attribute = (attribute,)
         return cls._found_lock_attribute[0]
 
     @classmethod

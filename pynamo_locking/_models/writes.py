@@ -318,10 +318,8 @@ class GuardedMixin(ReadingMixin):
         copy would increment twice. Such an update of an item with write ids is therefore sent only once: if its
         response is lost, the item is read, and either shows the write, or the outcome is unknown.
 
-        Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
-        (`StaleVersion`, nothing is sent) until it is read again: the instance may lack that update. The same holds if
-        the lock is in a separate row and the read after the transaction got no response: a warning is logged then, and
-        the instance keeps its old attributes.
+        If the lock is in a separate row and the read after the transaction gets no response, a warning is logged. The
+        instance keeps its old attributes then, and cannot be saved until it is read again.
 
         Cost: 1 write. With the lock in a separate row: 1 transaction and 1 read inside the lock.
         """
@@ -420,8 +418,7 @@ class GuardedMixin(ReadingMixin):
     def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
         """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
 
-        Afterwards an instance that was read under a lock since lost or released no longer belongs to that lock. An
-        instance that was stale because another instance was written under the same lock can be saved again.
+        Afterwards an instance that was read under a lock since lost or released no longer belongs to that lock.
 
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
@@ -520,6 +517,7 @@ class GuardedMixin(ReadingMixin):
     @override
     @classmethod
     def _get_connection(cls) -> TableConnection:
+        cls._lock_attribute()  # refuses a model that can be locked and has no version, before its first request
         connection = super()._get_connection()
         client.note(connection.connection)
         return connection

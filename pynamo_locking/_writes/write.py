@@ -16,7 +16,7 @@ from typing_extensions import assert_never
 from pynamo_locking._core.dynamodb import Answer
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
+from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge_by_id, resolve_by_id
 from pynamo_locking._io import client, concurrency, event_stream, protocol, responses
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.protocol import Clause
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
-    from pynamo_locking._locks.held_lock import HeldEntry
 
 
 #: So often an item is read whose other writers are faster.
@@ -261,15 +260,13 @@ class Write(NamedTuple):
         current = versions.known_of(model, expiry.unexpired(model, image) or {})
         return (not part.is_checked or part.before.may_be(current)) and self.claims.learns(image)
 
-    def done(self, data: Mapping[str, Any], own: HeldEntry | None) -> None:
+    def done(self, data: Mapping[str, Any]) -> None:
         """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
         match self.operation:
             case Operation.UPDATE:
                 self.item.deserialize(data["Attributes"])
-                if own is not None:
-                    own.copies.note_write(self.item)
             case Operation.SAVE:
-                self.note_stored(own)
+                self.note_stored()
                 if not self.part.is_checked:
                     versions.take_version(self.item, data.get("Attributes", {}))
                 elif self.is_strict and not self.is_shown:
@@ -279,16 +276,14 @@ class Write(NamedTuple):
             case _:
                 assert_never(self.operation)
 
-    def note_stored(self, own: HeldEntry | None) -> None:
-        """Give the instance the version and the write id that are stored now, by a write under that held entry."""
+    def note_stored(self) -> None:
+        """Give the instance the version and the write id that are stored now."""
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         names = self.stored() if is_known else None
         versions.note_writing(self.item, self.part.write_id, names)  # a user's override of the next call sees the id
         self.item.update_local_version_attribute()
-        if own is not None:
-            own.copies.note_write(self.item)
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
 
@@ -300,11 +295,6 @@ class Write(NamedTuple):
         stored = {path.path[0]: value.values[0] for path, value in sets}
         self.part.complete_put(stored)
         return stored
-
-    def note_doubt(self) -> None:
-        """Mark the instance as stale after an unknown outcome: it lacks an update that may have been applied."""
-        if self.operation is UPDATE and not self.is_shown:
-            versions.mark_stale(self.item, Why.UNKNOWN)
 
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return the outcome of the write, given the stored item of a refusal."""

@@ -23,7 +23,6 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
-from pynamo_locking._locks import held_lock
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
@@ -114,7 +113,6 @@ class Writer:
             kind: its effect on the held entry.
         """
         item, kept = self.item, self.surviving
-        check_copy(item, self.own)
         if checks_version:
             versions.check_current(item, error)
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
@@ -210,8 +208,6 @@ class Writer:
         try:
             data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, unanswered)
         except (Conflict, OutcomeUnknown) as error:
-            if self.own is not None and isinstance(error, OutcomeUnknown):
-                write.note_doubt()
             if event_stream.listeners:
                 write_module.write_failed(write, error)
             raise
@@ -220,17 +216,15 @@ class Writer:
     def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
         """Read the item if needed: a transaction returns no attributes."""
         if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
-            write.done(data, self.own)
+            write.done(data)
             return data
         try:
             client.patiently(self._read_back)
         except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
-            write.note_stored(self.own)
+            write.note_stored()
             versions.mark_stale(self.item)
             return {}
-        if self.own is not None:
-            self.own.copies.note_write(self.item)
         return {"Attributes": self.item.serialize()}
 
     def _read_back(self) -> None:
@@ -254,18 +248,6 @@ class Writer:
         [kwargs] = self.row_write(write).request.values()
         kwargs.pop("ReturnValues", None)
         return kwargs  # type: ignore[no-any-return]
-
-
-def check_copy(item: Model, own: HeldEntry | None) -> None:
-    """Refuse to save a whole item that was read under an earlier lock: another holder may have changed it since."""
-    before = None if own is None else held_lock.read_under(item)
-    if own is None or before is None or before is own:
-        return
-    if before.row.identity == own.row.identity:
-        raise ConfigurationError(
-            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo writes of other "
-            f"holders. Use lock.item, or refresh() it."
-        )
 
 
 # Sends saves and deletes of many items as statements, 25 in a request, each with the conditions of its single write.

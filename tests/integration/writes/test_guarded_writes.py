@@ -349,7 +349,7 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
         with account.locked("a") as lock:
             [before] = account.lock_state("a").entries
             sent = _recorded_write(lock)
-    account("a", balance=7).save()
+    account("a", balance=7).save(add_version_condition=False)
     client.update_item(**entering.bodies[-1])  # the late copy of the enter request: the id is back, under a new ticket
     [entry] = account.lock_state("a").entries
     assert (entry.id, entry.writes) == (before.id, 0)

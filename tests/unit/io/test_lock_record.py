@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
 from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._core.lock_queue import FREE, RunRecord, WriteIntent
@@ -286,6 +286,7 @@ def job(access_key):
         Meta = meta("jobs", region="us-east-1", aws_access_key_id=access_key, aws_secret_access_key="secret")
 
         job_id = UnicodeAttribute(hash_key=True)
+        version = VersionAttribute()
         lock = LockAttribute()
 
     return Job
