@@ -149,6 +149,7 @@ class LockedInRow(_Ours):
 
         class Counter(CounterFields, LockableModel):
             Meta: Any = meta(place, "counters", lock_table=locks, lock_settings=settings)
+            version = VersionAttribute()
 
         self.counters = connected(Counter)
 

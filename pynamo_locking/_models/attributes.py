@@ -46,15 +46,16 @@ _LAST_S: Final = 253402300799
 class LockAttribute(Attribute[LockState]):
     """The lock of an item, kept inside the item that it protects.
 
-    Declare one on a model to embed its locks (``lock = LockAttribute()``): then one request both acquires the lock and
-    reads the item. Only lock operations change the attribute. On an instance it reads as the `LockState` at the time
+    Declare one on a model to embed its locks (``lock = LockAttribute()``), and a version with it (``version =
+    VersionAttribute()``): then one request both acquires the lock and reads the item. Only lock operations change the attribute. On an instance it reads as the `LockState` at the time
     the instance was loaded, and it cannot be assigned.
 
     Args:
         attr_name: name in the stored item, if it differs from the Python name.
 
     Raises:
-        ConfigurationError: on assignment; when a class is made of PynamoDB's `Model` alone.
+        ConfigurationError: on assignment; when a class is made of PynamoDB's `Model` alone; when a model without a
+            version is used.
     """
 
     attr_type = MAP

@@ -52,7 +52,7 @@ WRITES = {
 @pytest.mark.parametrize("is_applied", [True, False])
 @pytest.mark.parametrize("way", ["save", "update"])
 def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lost(account, way, is_applied):
-    """Botocore's attempts get no answer, the lock is broken, and ours is refused: the write id tells, or it is unknown."""
+    """Botocore's attempts get no answer, the lock is broken, ours is refused: the write id tells, or it is unknown."""
     broken = []
     lock = account.locked("a", heartbeat=False).acquire()
     item = lock.item

@@ -28,7 +28,7 @@ def _in_steps(workload: type[Workload], name: str, **more: Any) -> type[Workload
 
 
 IN_STEPS: Final = (
-    _in_steps(Edit, "edit", items=((Crate, "d"), (Device, "d"))),  # without a version, and with one
+    _in_steps(Edit, "edit", items=((Crate, "d"), (Device, "d"))),  # two tables
     _in_steps(Both, "locked_all"),
     _in_steps(LivesOfDevice, "lives"),
     _in_steps(LockedBatch, "locked batch"),

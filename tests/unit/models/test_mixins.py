@@ -126,13 +126,12 @@ def test_what_is_locked_has_a_version(place):
         Base("k").save,
         lambda: Base("k").update([Base.key.set("x")]),
         Base("k").delete,
-        lambda: Base.from_raw_data({"key": {"S": "k"}}),
         Base.batch_write,
     ]
     for use in uses:
         with pytest.raises(ConfigurationError, match=r"^Base can be locked .*Declare `version = VersionAttribute\(\)`"):
             use()
-    Derived = declare("Derived", Base, version=True)  # noqa: N806
+    Derived = declare("Derived", Base, region="us-east-1", version=True, **place)  # noqa: N806
     assert not Derived.locked("k").is_held
 
 
