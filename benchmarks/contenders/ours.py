@@ -50,6 +50,7 @@ class LockedInItem(ModelCounter):
 
         class Counter(CounterFields, LockableModel):
             Meta: Any = meta(place, "counters", lock_settings=_settings(self))
+            version = VersionAttribute()
             lock = LockAttribute()
 
         self.counters = connected(Counter)
@@ -98,6 +99,7 @@ class LockedInRow(LockedInItem):
 
         class Counter(CounterFields, LockableModel):
             Meta: Any = meta(place, "counters", lock_table=self._locks, lock_settings=settings)
+            version = VersionAttribute()
 
         self.counters = connected(Counter)
 

@@ -89,6 +89,7 @@ class LockSettings:
                 lock_settings = LockSettings(wait=5, lease=timedelta(seconds=30))
 
             import_id = UnicodeAttribute(hash_key=True)
+            version = VersionAttribute()
             lock = LockAttribute()
 
     Args:

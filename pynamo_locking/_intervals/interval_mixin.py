@@ -173,7 +173,7 @@ class Intervals(IntervalQueries[_M]):
         finally:
             _show(row, axis, before)
         held: Any = getattr(row._make_writer(), "own", None)
-        if held is not None and held.copies.edits and placing.key != placing.leaves:
+        if held is not None and held.edits and placing.key != placing.leaves:
             raise ConfigurationError(
                 f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
                 f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
@@ -338,8 +338,8 @@ class IntervalMixin(VersionedMixin):
       without this mixin; a save tries that first. `update` takes a new end only as a value; to change the range key use
       `move`.
     * `delete` is a plain delete.
-    * `Transaction`, `TransactWrite`, PynamoDB's own TransactWrite and `edit` can change and delete rows. New rows and
-      other intervals need `insert_disjoint` and `move` of the first two.
+    * `Transaction`, `TransactWrite` and `edit` can change and delete rows. New rows and other intervals need
+      `insert_disjoint` and `move` of the first two.
     * `batch_write` needs ``unguarded=True``, and checks nothing.
 
     Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. Rows of other

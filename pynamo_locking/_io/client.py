@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import weakref
 from contextlib import suppress
@@ -14,6 +13,7 @@ from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TableError, TransactWriteError
+from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer, Next, RetryPolicy, RetryState
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
 
 
-#: All connections, each with its twins by their timeouts.
+#: The connections that were noted, each with its twins by their timeouts.
 _twins: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
 _mutex = runtime.current.mutex()
 
@@ -69,8 +69,8 @@ def client_of(connection: Connection) -> Any:
 
 
 def _twin(connection: Connection, timeout: float) -> Connection:
+    note(connection)
     with _mutex:
-        note(connection)
         twins = _twins.setdefault(connection, {})
         if timeout not in twins:
             seconds = None if timeout == _ONCE else timeout
@@ -78,28 +78,44 @@ def _twin(connection: Connection, timeout: float) -> Connection:
         return twins[timeout]
 
 
-# A connection that was used before a fork shares its sockets with the parent and all of its children, so a process
-# could read another's answers. PynamoDB has no hook for new connections, so its constructor is wrapped. That also finds
-# the connections that an application makes and gives to PynamoDB's own classes.
-_make = Connection.__init__
+class SeenConnection(Connection):
+    """A connection of a model of ours, or one that was handed to us: what throttles its requests is told."""
 
-
-@functools.wraps(_make)
-def _make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
-    _make(self, *args, **kwargs)
-    _twins.setdefault(self, {})
-
-
-Connection.__init__ = _make_and_note  # type: ignore[method-assign]
+    @override
+    def dispatch(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Send a request as PynamoDB does; say in its error, and in events, why DynamoDB has throttled it."""
+        last: dict[str, Any] = {}
+        before = len(_attempts.get() or ())  # of the request inside of which a receiver of a signal sends this one
+        try:
+            data: dict[str, Any] = super().dispatch(operation_name, operation_kwargs)
+            last = data if operation_name == "BatchExecuteStatement" else last
+        except ClientError as error:
+            last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
+            raise
+        finally:
+            if event_stream.listeners:
+                _tell_throttled(self, operation_name, operation_kwargs, last, before)
+        return data
 
 
 def note(connection: object) -> None:
-    """Note a connection from an application, if it is one: it may be older than the import of this package."""
+    """Make a connection one of those that are seen, and that a fork gives sockets of their own.
+
+    A model makes its connection through PynamoDB, and an application may hand one in, so its class is set afterwards.
+    A connection of another class keeps it. A stand-in of a test is left alone.
+    """
+    if type(connection) is SeenConnection or not isinstance(connection, Connection):
+        return
     with _mutex:
-        if isinstance(connection, Connection) and connection not in _twins:
-            _twins[connection] = {}
-            if runtime.forks:
-                _begin_again(connection)
+        if connection in _twins:
+            return
+        # A connection that was used before a fork shares its sockets with the parent and all of its children, so a
+        # process could read another's answers.
+        _twins[connection] = {}
+        if runtime.forks:
+            _begin_again(connection)
+        if type(connection) is Connection:
+            connection.__class__ = SeenConnection
 
 
 def _begin_again(connection: Connection) -> None:
@@ -256,31 +272,7 @@ def _is_cut(http: Any) -> bool:
     return length is not None and "Content-Encoding" not in http.headers and len(http.content) < int(length)
 
 
-# Throttled requests: why, in the error and in events. Hot keys show in plain reads as well, so it is said wherever
-# PynamoDB sends a request.
-
-
-_dispatch = Connection.dispatch
-
-
-@functools.wraps(_dispatch)
-def _dispatch_and_tell(
-    self: Connection, operation_name: str, operation_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-) -> dict[str, Any]:
-    last: dict[str, Any] = {}
-    before = len(_attempts.get() or ())  # of the request inside of which a receiver of a signal sends this one
-    try:
-        data: dict[str, Any] = _dispatch(self, operation_name, operation_kwargs, *args, **kwargs)
-        last = data if operation_name == "BatchExecuteStatement" else last
-    except ClientError as error:
-        last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
-        raise
-    finally:
-        _tell_throttled(self, operation_name, operation_kwargs, last, before)
-    return data
-
-
-Connection.dispatch = _dispatch_and_tell  # type: ignore[method-assign]
+# Throttled requests: why, in the error and in events. Hot keys show in plain reads as well.
 
 
 @event_stream.to_listeners

@@ -356,13 +356,6 @@ def _is_in_order(entries: list[QueueEntry]) -> bool:
     return all(entry.last_ticket < after.ticket for entry, after in pairwise(entries))
 
 
-def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:
-    """Return a copy of a stored document in which the entry's last guarded write has that number."""
-    ticket, content = raw[QUEUE]["M"][entry_id]["L"]
-    entry = {"L": [ticket, {"M": {**content["M"], WRITES: number(write)}}]}
-    return {**raw, QUEUE: {"M": {**raw[QUEUE]["M"], entry_id: entry}}}
-
-
 @dataclass(frozen=True)
 class LockRow:
     """An item that carries a lock document, and how to reach it.

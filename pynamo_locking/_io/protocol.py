@@ -211,11 +211,6 @@ def evict(entries: int, slots: int) -> Clause:
     return clause + (FORMAT_KEPT if slots else KNOWN_FORMAT)
 
 
-# A Put, which overwrites the document
-
-LOCK_UNCHANGED: Final = Clause("#l = :old")
-LOCK_EMPTY: Final = Clause("(attribute_not_exists(#h) OR #l = :empty)")
-
 # A write under a held entry: none of ours that is later was applied
 
 FENCE: Final = OWN_ENTRY + Clause(_LATEST) + NO_INTENT

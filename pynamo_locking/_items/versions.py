@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from pynamodb.constants import NUMBER, STRING
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.write_outcome import Freshness, Known, Why, next_write_id
+from pynamo_locking._core.write_outcome import Known, next_write_id
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
@@ -217,14 +217,14 @@ class ItemState(NamedTuple):
 
     Attributes:
         written_by: the write that stored the item.
-        freshness: whether the instance is known to be stale.
+        lacking: the versions with values that the instance does not have, if its own version becomes one of them.
         values: what the rows of its unique values depend on, and the version and write id of the item that has them.
         notes: what upper floors keep with the instance, by its class.
         part: the stored names of the attributes that the instance was read with; None for all.
     """
 
     written_by: WrittenBy = WrittenBy()
-    freshness: Freshness = Freshness()
+    lacking: tuple[int | None, ...] = ()
     values: tuple[Known, Mapping[str, Any]] = (Known(), {})
     notes: Mapping[type, Any] = {}
     part: frozenset[str] | None = None
@@ -286,24 +286,44 @@ def removable(item: Model) -> frozenset[str] | None:
     return _state_of(item).written_by.removable
 
 
-def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> WrittenBy:
-    """Return the write that has stored the version of an instance, and all those names, if they are known."""
+def _written_by(
+    item: Model, version: int | None, write_id: str | None, names: Iterable[str] | None = None
+) -> WrittenBy:
+    """Return the write that has stored a version of an instance, and all those names, if they are known."""
     if write_id is None:
         return _NOTHING.written_by
     left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
-    return WrittenBy(_version_of(item), write_id, left)
+    return WrittenBy(version, write_id, left)
 
 
-def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
-    """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    _change(item, written_by=_written_by(item, write_id, names))
+def note_written(item: Model, write_id: str | None) -> None:
+    """Note the id of the write that has stored the version of an instance, None if it is not known."""
+    _change(item, written_by=_written_by(item, _version_of(item), write_id))
+
+
+def note_writing(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
+    """Note the id of the write that has stored the next version of an instance, and the names it has stored.
+
+    PynamoDB's `update_local_version_attribute` is to give the instance that version.
+    """
+    _change(item, written_by=_written_by(item, _next_version(item), write_id, names), lacking=())
+
+
+def note_update(item: Model) -> None:
+    """Note that an update of an instance may be applied, after which it has the next version without the values."""
+    _change(item, lacking=(_next_version(item),))
+
+
+def _next_version(item: Model) -> int | None:
+    return None if version_name_of(item) is None else (_version_of(item) or 0) + 1
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
-    by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
-    _change(item, written_by=by, freshness=_NOTHING.freshness, part=None)
+    write_id = None if name is None else image.get(name, {}).get(STRING)
+    by = _written_by(item, _version_of(item), write_id, image)
+    _change(item, written_by=by, lacking=(), part=None)
     note_values(item, image)
 
 
@@ -402,28 +422,24 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def note_accepted(item: Model) -> None:
-    """Note that DynamoDB has accepted an instance which another write had made stale."""
-    if _state_of(item).freshness.why is Why.WRITTEN:
-        _change(item, freshness=_NOTHING.freshness)
+def mark_stale(item: Model) -> None:
+    """Mark an instance as stale: it has a version, and not the values that a transaction has stored with it.
 
-
-def mark_stale(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
-    """Mark an instance as stale: the stored item may differ from it."""
-    has_version = version_name_of(item) is not None
-    stale = _state_of(item).freshness.made_stale(why, known_state(item), has_version=has_version, is_locked=is_locked)
-    _change(item, freshness=stale)
+    So the version would not tell. Without one the next save overwrites the item, as with PynamoDB.
+    """
+    _change(item, lacking=(_version_of(item),))
 
 
 def is_old(item: Model) -> bool:
-    """Tell whether an instance is stale."""
-    return _state_of(item).freshness.is_old(known_state(item))
+    """Tell whether an instance is known to be stale."""
+    return version_name_of(item) is not None and _version_of(item) in _state_of(item).lacking
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
     """Refuse to save a stale instance whose staleness DynamoDB could not notice."""
-    if _state_of(item).freshness.must_not_be_saved:
-        raise stale(item, error, f"{_state_of(item).freshness.why}. Nothing was sent. refresh() it first.")
+    if is_old(item):
+        why = "was changed by a transaction, and the copy does not have the result: saving it would take that back."
+        raise stale(item, error, f"{why} Nothing was sent. refresh() it first.")
 
 
 def stale(item: Model, error: type[PynamoDBException], why: str, stored: Known | None = None) -> Exception:

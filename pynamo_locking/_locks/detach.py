@@ -66,7 +66,7 @@ def detach(
             f"{held.row.label} was acquired {held.depth} times here, and each time would have to end: detach it where "
             f"it was acquired first."
         )
-    if held.copies.edits:
+    if held.edits:
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
     name = name or runtime.current.entry_id()
     token = Token(target.model.Meta.table_name, target.key, name, held.entry.ticket, held.entry.lock_mode)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pynamo_locking._io import lock_record, lock_requests, protocol
 from pynamo_locking._io.stored_rows import Place, Stored, known_format, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pynamodb.expressions.condition import Condition
 
     from pynamo_locking._core.lock_queue import LockState
@@ -52,14 +50,3 @@ def not_entered_since(row: LockRow, seen: LockState) -> Filled:
 def has_no_intent(lock_name: str) -> Filled:
     """No transaction of many items has the item, whose decision the write could overwrite; nor has a newer release."""
     return protocol.NO_INTENT, {"#l": lock_name}
-
-
-def lock_record_unchanged(row: LockRow, raw: Mapping[str, Any] | None) -> Filled:
-    """The whole lock document is as it was loaded: for a Put, which overwrites it."""
-    if row.may_create and not raw:
-        return protocol.LOCK_EMPTY, row.names
-    return (
-        (protocol.HAS_NO_LOCK, row.names)
-        if raw is None
-        else (protocol.LOCK_UNCHANGED, {**row.names, ":old": {"M": raw}})
-    )

@@ -28,7 +28,6 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lock_modes import SHARED
 from pynamo_locking._core.lock_queue import MAX_HOLD, EntryOwnership
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._core.write_outcome import Why
 from pynamo_locking._io import client, event_stream, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.runtime import logger
@@ -51,65 +50,16 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.options import LockTarget, M
 
 
-class SharedInstances:
-    """The instances of one item that the blocks of one thread or task share: one, unless it was read again.
-
-    A write of one instance makes the others old. Old instances are neither handed out nor saved: with a version
-    DynamoDB refuses it, without one `versions.check_current` does. A refresh makes them current again.
-
-    Attributes:
-        writes: how many writes of the item are known to have been applied.
-        edits: how many `edit` blocks are going to save the item.
-    """
-
-    def __init__(self) -> None:
-        self._given: list[Any] = []
-        self.writes: int = 0
-        self.edits = 0
-
-    @property
-    def current(self) -> Any:
-        """The instance to be handed out; None if there is none, or it is old."""
-        newest = self._given[-1] if self._given else None
-        return None if newest is None or versions.is_old(newest) else newest
-
-    def hand_out(self, item: Model) -> Any:
-        """Remember an instance that was read; return it, or an instance that another thread has read meanwhile."""
-        current = self.current
-        if current is None:
-            self._given.append(item)
-            return item
-        return current
-
-    def forget(self) -> None:
-        """Let the item be read again."""
-        self._given.clear()
-
-    def note_write(self, writer: Model) -> None:
-        """Note that a write of an instance was applied."""
-        if not any(isinstance(writer, type(item)) or isinstance(item, type(writer)) for item in self._given):
-            return  # the lock has handed out instances of another model, or none
-        self.writes += 1
-        versions.note_accepted(writer)
-        for item in self._given:
-            if item is not writer:
-                versions.mark_stale(item, Why.WRITTEN)
-
-
 class EditUndo:
-    """The state of an instance, which has those copies, when an inner block began."""
+    """The values of an instance when an inner block began. If the block saved it, they are an old version again."""
 
-    def __init__(self, item: Model, copies: SharedInstances) -> None:
+    def __init__(self, item: Model) -> None:
         self._item = item
-        self._copies = copies
-        self._writes = copies.writes
         self._values = copy.deepcopy(item.attribute_values)
 
-    def restore(self, error: BaseException | None) -> None:
-        """Restore the instance. It is old if it was stored in the block, or if `error` says that it may have been."""
+    def restore(self) -> None:
+        """Restore the instance."""
         self._item.attribute_values = self._values
-        if self._copies.writes != self._writes or isinstance(error, OutcomeUnknown):
-            versions.mark_stale(self._item, Why.WRITTEN)
 
 
 def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
@@ -165,7 +115,8 @@ class HeldEntry:
         self.possession: EntryOwnership = EntryOwnership(
             entry.id, entry.ticket, since, is_attached=bool(entry.token_id)
         )
-        self.copies: SharedInstances = SharedInstances()
+        self.shared: Any = None  # the instance of its item that all blocks of one thread or task share
+        self.edits = 0  # blocks of `edit` that are going to save it
         self.party: tuple[object, ...] = runtime.current.party()
         self.pid: int = runtime.pid()
         self.depth: int = 1
@@ -690,7 +641,7 @@ def refuse_expired(held: HeldEntry, target: LockTarget[M]) -> None:
 
 def must_read(held: HeldEntry, target: LockTarget[M]) -> bool:
     """Tell whether `item_of` makes a request."""
-    is_known = held.copies.current is not None and not held.is_item_deleted
+    is_known = _has_current(held) and not held.is_item_deleted
     return not is_known and (target.is_elsewhere or held.image is None)
 
 
@@ -703,14 +654,18 @@ def item_of(held: HeldEntry, target: LockTarget[M]) -> M:
     if must_read(held, target):
         found = target.read()
     else:
-        known: M | None = held.copies.current
-        if known is not None:
-            return known
+        if _has_current(held):
+            return held.shared  # type: ignore[no-any-return]
         assert held.image is not None  # noqa: S101 - else it must be read
         found = target.model.from_raw_data(held.image)
     versions.note(expiry.present(found), held)
-    given: M = held.copies.hand_out(found)
-    return given
+    if not _has_current(held):  # else another thread has read it meanwhile
+        held.shared = found
+    return held.shared  # type: ignore[no-any-return]
+
+
+def _has_current(held: HeldEntry) -> bool:
+    return held.shared is not None and not versions.is_old(held.shared)
 
 
 def downgrade(held: HeldEntry, lock_mode: LockMode) -> None:

@@ -311,7 +311,7 @@ class LockHandle(Generic[M]):
         finally:
             if is_last:  # no caller can release it any more, so nothing may renew it
                 held.end(is_confirmed=False)
-                held.copies.forget()  # each instance knows the entry
+                held.shared = None  # it knows the entry
 
     # Blocks
 
@@ -446,8 +446,7 @@ class LockHandle(Generic[M]):
     def forget_item(self) -> None:
         """Let `item` be read again the next time."""
         held = self.held_entry()
-        held.copies.forget()
-        held.image = self._given = None
+        held.image = held.shared = self._given = None
 
     def last_entry(self) -> HeldEntry:
         if self.entry is None:

@@ -31,7 +31,7 @@ from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.options import LockTarget, checked_settings
-from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of
+from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of, version_name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,15 +46,17 @@ _LAST_S: Final = 253402300799
 class LockAttribute(Attribute[LockState]):
     """The lock of an item, kept inside the item that it protects.
 
-    Declare one on a model to embed its locks (``lock = LockAttribute()``): then one request both acquires the lock and
-    reads the item. Only lock operations change the attribute. On an instance it reads as the `LockState` at the time
-    the instance was loaded, and it cannot be assigned.
+    Declare one on a model to embed its locks (``lock = LockAttribute()``), and a version with it (``version =
+    VersionAttribute()``): then one request both acquires the lock and reads the item. Only lock operations change the
+    attribute. On an instance it reads as the `LockState` at the time the instance was loaded, and it cannot be
+    assigned.
 
     Args:
         attr_name: name in the stored item, if it differs from the Python name.
 
     Raises:
-        ConfigurationError: on assignment; when a class is made of PynamoDB's `Model` alone.
+        ConfigurationError: on assignment; when a class is made of PynamoDB's `Model` alone; when a model without a
+            version is used.
     """
 
     attr_type = MAP
@@ -293,7 +295,15 @@ class PlacedMixin(_Base):
     def _lock_attribute(cls) -> LockAttribute | None:
         if "_found_lock_attribute" not in vars(cls):
             found = (a for a in cls.get_attributes().values() if isinstance(a, LockAttribute))
-            cls._found_lock_attribute = (next(found, None),)
+            attribute = next(found, None)
+            is_locked = attribute is not None or getattr(cls.Meta, "lock_table", None) is not None
+            if is_locked and not cls._lock_creates_item and version_name_of(cls) is None:
+                raise ConfigurationError(
+                    f"{cls.__name__} can be locked and has no version, by which DynamoDB would refuse a copy that was "
+                    f"read before the lock was acquired. Declare `version = VersionAttribute()`: items that are stored "
+                    f"without one get it with their next write."
+                )
+            cls._found_lock_attribute = (attribute,)
         return cls._found_lock_attribute[0]
 
     @classmethod

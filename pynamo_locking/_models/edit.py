@@ -358,29 +358,28 @@ class Edit(Generic[G]):
     def _note(self, item: G) -> None:
         """Note the state of the item, which an outer block needs if this block fails."""
         self._key = key_values_of(item)
-        is_inner, copies = not self._handle.is_outermost, self._handle.held_entry().copies
-        self._before = EditUndo(item, copies) if is_inner else None
-        self._copies = copies
-        copies.edits += 1
+        self._before = None if self._handle.is_outermost else EditUndo(item)
+        self._held = self._handle.held_entry()
+        self._held.edits += 1
 
-    def _take_back(self, error: BaseException) -> None:
+    def _take_back(self) -> None:
         """Undo the unsaved changes of this block: an outer block must not save them either."""
         if self._before is None:
             self._handle.forget_item()
         else:
-            self._before.restore(error)
+            self._before.restore()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._copies.edits -= 1
+        self._held.edits -= 1
         try:
             if error is None:
                 self._save()
             else:
-                self._take_back(error)
+                self._take_back()
         except BaseException as failure:
-            self._take_back(failure)
+            self._take_back()
             self._handle.end_block(failure)
             raise
         self._handle.end_block(error)

@@ -376,7 +376,8 @@ class LockableMixin(VersionedMixin):
     With a `LockAttribute`, `save` is an UpdateItem that sets the declared attributes and removes those without
     a value. Attributes that the model does not declare therefore survive it.
 
-    A model may also have a version: this class includes `VersionedMixin`.
+    What can be locked has a version, so that a copy from before the lock is refused: declare a `VersionAttribute`. This
+    class includes `VersionedMixin`.
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(

@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
-from pynamodb.exceptions import DoesNotExist, PutError
+from pynamodb.exceptions import DoesNotExist, PutError, TransactWriteError
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
-from pynamo_locking._io import concurrency
+from pynamo_locking._io import client, concurrency
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
@@ -24,18 +24,20 @@ from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
-from pynamo_locking._writes.writer import Writer, note_committed
+from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pynamodb.connection import TableConnection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._locks.lock import Lock
+    from pynamo_locking._writes.write import Write
 
 
 class Participation:
@@ -239,7 +241,7 @@ class GuardedMixin(ReadingMixin):
 
         Every call that stores the item as its instance shows it calls this once, before anything is sent: `save`,
         `modify` (once for each attempt), the end of `edit` and of `guarded_batch`, `batch_write`, `Transaction.save`,
-        `TransactWrite.save` of both kinds, `insert_disjoint` and `move`. What it raises goes to the caller, as the
+        `TransactWrite.save` of both classes, `insert_disjoint` and `move`. What it raises goes to the caller, as the
         result of that write from a batch, and the item is not written. `update`, `touch`, `delete` and `close_at` do
         not call it. It must not change the key.
         """
@@ -316,10 +318,8 @@ class GuardedMixin(ReadingMixin):
         copy would increment twice. Such an update of an item with write ids is therefore sent only once: if its
         response is lost, the item is read, and either shows the write, or the outcome is unknown.
 
-        Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
-        (`StaleVersion`, nothing is sent) until it is read again: the instance may lack that update. The same holds if
-        the lock is in a separate row and the read after the transaction got no response: a warning is logged then, and
-        the instance keeps its old attributes.
+        If the lock is in a separate row and the read after the transaction gets no response, a warning is logged. The
+        instance keeps its old attributes then, and cannot be saved until it is read again.
 
         Cost: 1 write. With the lock in a separate row: 1 transaction and 1 read inside the lock.
         """
@@ -418,8 +418,7 @@ class GuardedMixin(ReadingMixin):
     def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
         """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
 
-        Afterwards an instance that was read under a lock since lost or released no longer belongs to that lock. An
-        instance that was stale because another instance was written under the same lock can be saved again.
+        Afterwards an instance that was read under a lock since lost or released no longer belongs to that lock.
 
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
@@ -455,26 +454,27 @@ class GuardedMixin(ReadingMixin):
 
     # PynamoDB's own TransactWrite calls these
 
-    def _writer_without_row(self) -> Writer | None:
-        writer = self._writer()
-        if writer is not None and writer.separate:
+    def _writer_for_pynamodb(self) -> Writer | None:
+        """Return the writer of a model with a version; refuse one with a lock, which PynamoDB would not check."""
+        if self._has_lock_place():
             raise ConfigurationError(
-                f"{writer.separate[0].row.label} is locked in a separate row, and PynamoDB's TransactWrite cannot "
-                f"check that row. Use pynamo_locking.TransactWrite."
+                f"{type(self).__name__} can be locked, and PynamoDB's TransactWrite does not check locks: nothing was "
+                f"sent. Use pynamo_locking.TransactWrite, which has the same calls."
             )
-        return writer
+        return self._writer()
 
     @override
     def get_save_kwargs_from_instance(
         self, condition: Condition | None = None, return_values_on_condition_failure: str | None = None
     ) -> dict[str, Any]:
-        """Build the Put of PynamoDB's own TransactWrite: an embedded lock must be as it was loaded."""
+        """Build the Put of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
+        writer = self._writer_for_pynamodb()
         prepare_save(self, "PynamoDB's TransactWrite")
         condition = self._kept(condition)
-        writer = self._writer_without_row()
         if writer is None:
             return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
-        return _sent_by_pynamodb(writer.put(condition), return_values_on_condition_failure)
+        write = writer.plan_save(condition, checks_version=True, error=TransactWriteError)
+        return _sent_by_pynamodb(write, return_values_on_condition_failure)
 
     @override
     def get_update_kwargs_from_instance(
@@ -485,15 +485,17 @@ class GuardedMixin(ReadingMixin):
         *,
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
-        """Build the Update of PynamoDB's own TransactWrite, with all guards."""
+        """Build the Update of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
+        writer = self._writer_for_pynamodb()
         condition = self._kept(condition, actions)
-        writer = self._writer_without_row()
         if writer is None:
             return super().get_update_kwargs_from_instance(
                 [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_update(actions, condition, checks_version=add_version_condition)
-        return _sent_by_pynamodb(writer.hand_out(write), return_values_on_condition_failure)
+        kwargs = _sent_by_pynamodb(write, return_values_on_condition_failure)
+        versions.note_update(self)  # PynamoDB will give it the new version, without what the update stores
+        return kwargs
 
     @override
     def get_delete_kwargs_from_instance(
@@ -503,22 +505,22 @@ class GuardedMixin(ReadingMixin):
         *,
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
-        """Build the Delete of PynamoDB's own TransactWrite, with all guards."""
-        writer = self._writer_without_row()
+        """Build the Delete of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
+        writer = self._writer_for_pynamodb()
         if writer is None:
             return super().get_delete_kwargs_from_instance(
                 condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_delete(condition, checks_version=add_version_condition)
-        if writer.is_embedded and writer.own is not None:
-            writer.own.expect_delete(expected=True)  # PynamoDB does not report when it sends the delete
-        return _sent_by_pynamodb(writer.hand_out(write), return_values_on_condition_failure)
+        return _sent_by_pynamodb(write, return_values_on_condition_failure)
 
     @override
-    def update_local_version_attribute(self) -> None:
-        """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
-        super().update_local_version_attribute()  # type: ignore[no-untyped-call]
-        note_committed(self)
+    @classmethod
+    def _get_connection(cls) -> TableConnection:
+        cls._lock_attribute()  # refuses a model that can be locked and has no version, before its first request
+        connection = super()._get_connection()
+        client.note(connection.connection)
+        return connection
 
     @override
     @classmethod
@@ -534,9 +536,16 @@ class GuardedMixin(ReadingMixin):
         versions.remember(self, attribute_values)
 
 
-def _sent_by_pynamodb(kwargs: dict[str, Any], return_values_on_condition_failure: str | None) -> dict[str, Any]:
-    """Return a request with the attributes that PynamoDB's caller asked for of a refused item."""
+def _sent_by_pynamodb(write: Write, return_values_on_condition_failure: str | None) -> dict[str, Any]:
+    """Return a write as the request that PynamoDB sends, with what its caller wants of a refused item."""
+    if write.claims is not None and write.claims.rows:
+        raise ConfigurationError(
+            f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
+            f"pynamo_locking.TransactWrite."
+        )
+    kwargs = write.kwargs()
     del kwargs["ReturnValuesOnConditionCheckFailure"]
+    kwargs.pop("ReturnValues", None)
     if return_values_on_condition_failure is not None:
         kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
     return kwargs

@@ -353,8 +353,8 @@ class _Ending(Edit[IdempotencyTable]):
         self.is_undone = True
 
     @override
-    def _take_back(self, error: BaseException) -> None:
-        super()._take_back(error)
+    def _take_back(self) -> None:
+        super()._take_back()
         if self.leaves_entry:
             self._handle.held_entry().end(is_confirmed=False)
 

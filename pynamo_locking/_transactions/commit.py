@@ -483,7 +483,7 @@ class MultiRequestCommit:
         self._assembly.note_commit()
         for one in self._intent_writes:
             if one.is_staged and one.member.writer is not None:
-                note_applied(one.member.writer, one.member.final())
+                note_applied(one.member.final())
 
 
 def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> None:

@@ -50,7 +50,7 @@ from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._locks import fencing, release
-from pynamo_locking._pynamodb import connection_of, ttl_attribute_of
+from pynamo_locking._pynamodb import connection_of, serialized_key_of, ttl_attribute_of
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._writes import write
 from pynamo_locking._writes.send import Check, Refusal, RowWrite, Work, send
@@ -391,10 +391,12 @@ class IntentWriter:
         name = expiry.attribute_name(one.member.model)
         assert name is not None  # noqa: S101 - the item has expired
         is_same = conditions.both(Place(name) == Stored(image[name]), versions.shape_of(one.member.model).known)
-        kwargs = one.member.request(condition=is_same)
+        connection = connection_of(one.member.item)
+        hash_key, range_key = serialized_key_of(one.member.item)
+        kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=is_same)
         protocol.merge(kwargs, *fencing.lock_is_free(one.row))
         try:
-            client.ask(connection_of(one.member.item).connection, "DeleteItem", kwargs)
+            client.ask(connection.connection, "DeleteItem", kwargs)
         except client.Refused:
             pass  # another writer was faster
         except (client.Unavailable, *responses.BOTOCORE_EXCEPTIONS) as error:

@@ -50,8 +50,8 @@ class TransactionActions(Work):
 
     def add_write(self, key: Any, writer: Writer, write: Write) -> None:
         """Add the write of an item, with the check of its lock if this context holds it."""
-        number = None if writer.own is None else writer.own.last_write + 1  # `_last_under_locks` gives the final one
-        self.by_key[key] = writer.row_write(write, number)
+        # `_last_under_locks` gives the final number.
+        self.by_key[key] = writer.row_write(write, 0 if writer.own is None else writer.own.last_write + 1)
         self._writers[key] = writer
         self.entries += [new for new in self.unguarded(writer) if isinstance(new, HeldEntry)]
         if writer.own is not None and writer.is_embedded and write.operation is DELETE:
@@ -148,31 +148,25 @@ class TransactionActions(Work):
             return send.send(self)
 
     def note_refusal(self, error: BaseException) -> None:
-        """Note that the locks are not deleted, or, after an unknown outcome, that updated instances may be stale."""
-        if isinstance(error, OutcomeUnknown):
-            for key, writer in self._writers.items():
-                write = self.by_key[key].write
-                if writer.own is not None and write is not None:
-                    write.note_doubt()
-            return
-        for own in self.deleted_locks:
+        """Note that the locks are not deleted, unless the outcome is unknown."""
+        for own in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:
             own.expect_delete(expected=False)
 
     def note_commit(self) -> None:
         """Update the instances, and note deleted items, which `edit` must not save again."""
-        for key, writer in self._writers.items():
-            note_applied(writer, self.by_key[key].write)
+        for key in self._writers:
+            note_applied(self.by_key[key].write)
         for own, is_deleted in self._written_items.items():
             own.is_item_deleted = is_deleted
         for own in self.deleted_locks:
             held_lock.note_left(own, None)
 
 
-def note_applied(writer: Writer, write: Write | None) -> None:
+def note_applied(write: Write | None) -> None:
     """Update an instance after a transaction has applied its write."""
     if write is None or write.operation not in (SAVE, UPDATE):
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
-    write.note_stored(writer.own)
+    write.note_stored()
     if not write.is_shown and (write.is_strict or not is_known):
-        versions.mark_stale(write.item, is_locked=held_lock.read_under(write.item) is not None)
+        versions.mark_stale(write.item)

@@ -16,7 +16,7 @@ from typing_extensions import assert_never
 from pynamo_locking._core.dynamodb import Answer
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
+from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge_by_id, resolve_by_id
 from pynamo_locking._io import client, concurrency, event_stream, protocol, responses
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, to_listeners
@@ -45,7 +45,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.protocol import Clause
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
-    from pynamo_locking._locks.held_lock import HeldEntry
 
 
 #: So often an item is read whose other writers are faster.
@@ -175,26 +174,6 @@ DELETE: Final = Operation.DELETE
 CHECK: Final = Operation.CHECK
 
 
-class ExpectedWrite(NamedTuple):
-    """A write that the instance learns of by `update_local_version_attribute`: noted with the instance before.
-
-    PynamoDB's own TransactWrite sends what it was given, and makes that call only.
-
-    Attributes:
-        write_id: of the write; None if PynamoDB has two of the instance, since it does not say which it has committed.
-        names: of all attributes that the stored item will have; None if they are not known.
-        own: the held entry under which the item is written, if there is one.
-        outdates: whether the stored item will have attributes that the instance does not show.
-        document: the lock document that it stores, if it stores one.
-    """
-
-    write_id: str | None
-    names: Collection[str] | None
-    own: HeldEntry | None
-    outdates: bool = False
-    document: dict[str, Any] | None = None
-
-
 class Write(NamedTuple):
     """One write of one item, before the lock's part is added. A value, but for the ids in `part`: one each attempt.
 
@@ -275,15 +254,13 @@ class Write(NamedTuple):
         conditions.check_size(self.item, kwargs)
         return kwargs
 
-    def done(self, data: Mapping[str, Any], own: HeldEntry | None) -> None:
+    def done(self, data: Mapping[str, Any]) -> None:
         """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
         match self.operation:
             case Operation.UPDATE:
                 self.item.deserialize(data["Attributes"])
-                if own is not None:
-                    own.copies.note_write(self.item)
             case Operation.SAVE:
-                self.note_stored(own)
+                self.note_stored()
                 if not self.part.is_checked:
                     versions.take_version(self.item, data.get("Attributes", {}))
                 elif self.is_strict and not self.is_shown:
@@ -293,14 +270,13 @@ class Write(NamedTuple):
             case _:
                 assert_never(self.operation)
 
-    def note_stored(self, own: HeldEntry | None) -> None:
-        """Give the instance the version and the write id that are stored now, by a write under that held entry."""
+    def note_stored(self) -> None:
+        """Give the instance the version and the write id that are stored now."""
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         names = self.stored() if is_known else None
-        # A user's override of the next call sees the id.
-        versions.note(self.item, ExpectedWrite(self.part.write_id, names, own))
+        versions.note_writing(self.item, self.part.write_id, names)  # a user's override of the next call sees the id
         self.item.update_local_version_attribute()
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
@@ -313,11 +289,6 @@ class Write(NamedTuple):
         stored = {path.path[0]: value.values[0] for path, value in sets}
         self.part.complete_put(stored)
         return stored
-
-    def note_doubt(self) -> None:
-        """Mark the instance as stale after an unknown outcome: it lacks an update that may have been applied."""
-        if self.operation is UPDATE and not self.is_shown:
-            versions.mark_stale(self.item, Why.UNKNOWN)
 
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return the outcome of the write, given the stored item of a refusal."""

@@ -11,26 +11,24 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
+from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, UpdateError
 from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import Answer, RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import EntryEffect
-from pynamo_locking._io import batch_requests, client, lock_record, responses
+from pynamo_locking._io import batch_requests, client, responses
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.client import Unavailable
-from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
-from pynamo_locking._locks import fencing, held_lock
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite
 from pynamo_locking._writes.unique_rows import rows_of_delete, rows_of_save, rows_of_update
-from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, ExpectedWrite, Write
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Write
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.held_lock import HeldEntry
@@ -116,7 +113,6 @@ class Writer:
             kind: its effect on the held entry.
         """
         item, kept = self.item, self.surviving
-        check_copy(item, self.own)
         if checks_version:
             versions.check_current(item, error)
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
@@ -213,8 +209,6 @@ class Writer:
         try:
             data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, is_unanswered=is_unanswered)
         except (Conflict, OutcomeUnknown) as error:
-            if self.own is not None and isinstance(error, OutcomeUnknown):
-                write.note_doubt()
             write_module.write_failed(write, error)
             raise
         return self._done(write, data)
@@ -222,17 +216,15 @@ class Writer:
     def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
         """Read the item if needed: a transaction returns no attributes."""
         if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
-            write.done(data, self.own)
+            write.done(data)
             return data
         try:
             client.patiently(self._read_back)
         except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
-            write.note_stored(self.own)
+            write.note_stored()
             versions.mark_stale(self.item)
             return {}
-        if self.own is not None:
-            self.own.copies.note_write(self.item)
         return {"Attributes": self.item.serialize()}
 
     def _read_back(self) -> None:
@@ -245,111 +237,17 @@ class Writer:
                 raise Unavailable(error.cause) from error
             raise
 
-    def row_write(self, write: Write, number: int | None = None) -> RowWrite:
-        """Return a write with the embedded lock's part, under that number or the next, to be sent with others."""
+    def row_write(self, write: Write, number: int = 0) -> RowWrite:
+        """Return a write to be sent with others; under a held embedded lock with that number, unless renumbered."""
         if self.own is None or not self.is_embedded:
             return RowWrite(None, self.row, write)
-        return RowWrite(None, self.row, write, Check(self.own, self.own.next_write() if number is None else number))
+        return RowWrite(None, self.row, write, Check(self.own, number))
 
-    def request(self, write: Write) -> dict[str, Any]:
-        """Return a write as a request that another process sends."""
+    def statement(self, write: Write) -> dict[str, Any]:
+        """Return a write as the request that a statement says."""
         [kwargs] = self.row_write(write).request.values()
         kwargs.pop("ReturnValues", None)
         return kwargs  # type: ignore[no-any-return]
-
-    def hand_out(self, write: Write) -> dict[str, Any]:
-        """Return the request of a write that PynamoDB's own TransactWrite will send."""
-        kwargs = self.request(write)
-        self._note_handed_out(write, None)
-        return kwargs
-
-    def put(self, condition: Condition | None) -> dict[str, Any]:
-        """Return the request of a save that PynamoDB's own TransactWrite will send, which is always a Put.
-
-        A Put writes the whole lock document, so the stored document must be the loaded one.
-
-        Raises:
-            ItemLocked: the loaded document shows another holder in the queue.
-            ConfigurationError: the item was loaded before the lock was acquired.
-        """
-        state = document = None
-        if self.lock is not None and self.row is not None:
-            state = self.lock.__get__(self.item, type(self.item))
-            document = self._next_document(self.row, state)
-        write = Writer(self.item).plan_save(condition, checks_version=True, error=TransactWriteError)
-        kwargs = write.kwargs() if state is None else self._with_document(write, state, document)
-        self._note_handed_out(write, document)
-        return kwargs
-
-    def _with_document(self, write: Write, state: LockState, document: dict[str, Any] | None) -> dict[str, Any]:
-        """Return a Put that stores a lock document, if the stored one is the loaded one."""
-        assert self.row is not None and write.attributes is not None  # noqa: S101, PT018 - it is a Put
-        if document is not None:
-            write.attributes[self.row.attribute] = {"M": document}
-        elif self.row.may_create and not state.raw:
-            write.attributes[self.row.attribute] = lock_record.EMPTY
-        return write.kwargs(*fencing.lock_record_unchanged(self.row, state.raw))
-
-    def _note_handed_out(self, write: Write, document: dict[str, Any] | None) -> None:
-        """Note a write that PynamoDB will send, with the lock document that it stores."""
-        if write.claims is not None and write.claims.rows:
-            raise ConfigurationError(
-                f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
-                f"pynamo_locking.TransactWrite."
-            )
-        if write.operation is DELETE:  # for which PynamoDB does not tell the instance of the commit
-            return
-        is_second = versions.noted(self.item, ExpectedWrite) is not None
-        write_id = None if is_second else write.part.write_id
-        versions.note(self.item, ExpectedWrite(write_id, None, self.own, bool(write.actions), document))
-
-    def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
-        """Return the lock document with this write's number in it; None outside the lock."""
-        lock_record.trusted(row, state)
-        if state.intent is not None:
-            raise ConfigurationError(
-                f"this copy of {row.label} was read while a transaction had an intent on the item: refresh() it first."
-            )
-        if self.own is None:
-            if state.entries:
-                raise write_module.locked_by(row, state.entries[0], TransactWriteError)
-            return None
-        if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
-            if state.next_ticket > self.own.entry.ticket:  # the copy was read after the entry had joined and left
-                raise self.own.absent_from(state)
-            raise ConfigurationError(
-                f"this copy of {row.label} was loaded before the lock was acquired. Use lock.item, or refresh() it."
-            )
-        return lock_record.with_write_counted(state.raw, self.own.entry.id, self.own.next_write())
-
-
-def note_committed(item: Model) -> None:
-    """Note that the expected write of an instance was applied; without one PynamoDB has written it, without an id."""
-    written = versions.drop_note(item, ExpectedWrite)
-    if written is None:
-        versions.note_written(item, None)
-        return
-    versions.note_written(item, written.write_id, written.names)
-    if written.outdates:
-        versions.mark_stale(item, is_locked=False)
-    if written.document is not None:
-        lock = lock_attribute_of(item)
-        [name] = [name for name, attribute in item.get_attributes().items() if attribute is lock]
-        item.attribute_values[name] = lock_record.state_of(written.document)
-    if written.own is not None:
-        written.own.copies.note_write(item)
-
-
-def check_copy(item: Model, own: HeldEntry | None) -> None:
-    """Refuse to save a whole item that was read under an earlier lock: another holder may have changed it since."""
-    before = None if own is None else held_lock.read_under(item)
-    if own is None or before is None or before is own:
-        return
-    if before.row.identity == own.row.identity:
-        raise ConfigurationError(
-            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo writes of other "
-            f"holders. Use lock.item, or refresh() it."
-        )
 
 
 # Sends saves and deletes of many items as statements, 25 in a request, each with the conditions of its single write.
@@ -386,7 +284,7 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
     if writer.own is not None or writer.separate or not write.part.is_checked:
         return None
     if write.operation is DELETE:
-        request: Any = "DeleteItem", {**writer.request(write), "ReturnValues": "ALL_OLD"}
+        request: Any = "DeleteItem", {**writer.statement(write), "ReturnValues": "ALL_OLD"}
     else:
         request = _saving(writer, write)
     if request is None or (write.claims is not None and write.claims.rows):
@@ -423,7 +321,7 @@ def _updating(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None
     actions += [Place(name).remove() for name in removed]
     still = (Place(name).does_not_exist() for name in sorted(absent - removed))
     said = write.but(attributes=None, actions=actions, condition=reduce(conditions.both, still, write.condition))
-    return "UpdateItem", writer.request(said)
+    return "UpdateItem", writer.statement(said)
 
 
 def send_batch(batch: Sequence[BatchedWrite]) -> list[bool]:

@@ -59,6 +59,7 @@ class Beside(LockableModel):
 
     key = NumberAttribute(hash_key=True)
     elements = UnicodeAttribute(default="")
+    version = VersionAttribute()
 
 
 class Cell(LockableModel):

@@ -26,7 +26,7 @@ from tests.support.transaction_models import Entry, Purse, Transactions, make_lo
 from tests.support.versioned_models import EVERYBODY, OURS, STOCK, connection_of, document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
@@ -96,7 +96,12 @@ def everybody(request: pytest.FixtureRequest, engine: Engine) -> Any:
     return engine.bind(document(request.param))
 
 
-@pytest.fixture(params=[StockTransactWrite, TransactWrite], ids=["stock-transaction", "our-transaction"])
-def transact(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Make transactions of each class for a model."""
-    return lambda model, **options: request.param(connection=connection_of(model), **options)
+@pytest.fixture(
+    params=[("versioned", StockTransactWrite), ("versioned", TransactWrite), ("lockable", TransactWrite)],
+    ids=["versioned-stock-transaction", "versioned-our-transaction", "lockable-our-transaction"],
+)
+def transacted(request: pytest.FixtureRequest, engine: Engine) -> Any:
+    """Each model of `ours`, and what makes transactions of each class that takes it."""
+    bases, kind = request.param
+    model = engine.bind(document(OURS[bases]))
+    return model, lambda **options: kind(connection=connection_of(model), **options)

@@ -77,8 +77,8 @@ class _Versioned(VersionedMixin, _Logged):
     version = VersionAttribute()
 
 
-class Account(_Logged, LockableModel):
-    """The lock in the item, no version."""
+class Account(_Versioned, LockableModel):
+    """The lock in the item, a version, and another table than that of `Document`."""
 
     Meta = _meta("account")
     lock = LockAttribute()
@@ -103,8 +103,8 @@ class Device(_Versioned, LockableModel):
     Meta = _meta("device", lock_table=Names)
 
 
-class Crate(_Logged, LockableModel):
-    """The lock in a row of another table, no version."""
+class Crate(_Versioned, LockableModel):
+    """As `Device`, in another table."""
 
     Meta = _meta("crate", lock_table=Names)
 
@@ -136,8 +136,8 @@ class StockNote(_Logged):
     version = StockVersionAttribute()
 
 
-class Vault(_Logged, LockableModel):
-    """The lock in the item, and no trust in wall clocks."""
+class Vault(_Versioned, LockableModel):
+    """The lock in the item, a version, and no trust in wall clocks."""
 
     Meta = _meta("vault", lock_settings=NO_HINTS)
     lock = LockAttribute()
@@ -169,12 +169,13 @@ class Register(VersionedMixin, Model):
 
 
 class LockedRegister(LockableModel):
-    """One value, overwritten by each write; the lock in the item, no version."""
+    """One value, overwritten by each write; the lock in the item, and a version."""
 
     Meta = _meta("locked_register")
 
     key = UnicodeAttribute(hash_key=True)
     value: Any = NumberAttribute(default=0)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

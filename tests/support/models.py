@@ -41,7 +41,7 @@ def declare(
     hash_key: str = "key",
     range_key: str | None = None,
     lock: bool | LockAttribute = False,
-    version: bool | Attribute[int] = False,
+    version: bool | Attribute[int] | None = None,
     numbers: str = "",
     texts: str = "",
     **members: Any,
@@ -55,7 +55,7 @@ def declare(
         hash_key: the name of a text; not used if a base or another attribute is the hash key.
         range_key: the name of a number.
         lock: True for a `LockAttribute`.
-        version: True for a `VersionAttribute` of the package.
+        version: True for a `VersionAttribute` of the package; unless given, a model with a lock has one.
         numbers: the names of numbers that are 0 unless set.
         texts: the names of texts that an item need not have.
         members: other attributes, indexes, and the options of `Meta`.
@@ -74,6 +74,8 @@ def declare(
         body[range_key] = NumberAttribute(range_key=True)
     if lock:
         body["lock"] = LockAttribute() if lock is True else lock
+    if version is None:
+        version = bool(lock) or "lock_table" in members
     if version:
         body["version"] = VersionAttribute() if version is True else version
     body["Meta"] = meta(table_name or name, **options)
@@ -82,13 +84,14 @@ def declare(
 
 
 class Account(LockableModel):
-    """The lock in the item, no version."""
+    """The lock and a version in the item."""
 
     Meta = meta("accounts")
 
     account_id = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
     note = UnicodeAttribute(null=True)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

@@ -6,9 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.exceptions import TransactWriteError
-from pynamodb.transactions import TransactWrite as PynamoTransactWrite
-
 from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError
 from tests.support.interval_models import Slot, SlotLocks, slots
@@ -80,10 +77,10 @@ def atransaction(path: str, act: Callable[[Any], Any]) -> None:
         add_fillers(tx, path)
 
 
-def pynamodb(act: Callable[[Any], Any], kind: type[Any] = PynamoTransactWrite) -> None:
-    """Do something in a TransactWrite, PynamoDB's unless another is given."""
+def transacted(act: Callable[[Any], Any]) -> None:
+    """Do something in a TransactWrite."""
     connection: Connection = Memo._get_connection().connection
-    with kind(connection=connection) as tx:
+    with TransactWrite(connection=connection) as tx:
         act(tx)
 
 
@@ -179,11 +176,11 @@ def guard(act: Callable[[], Any]) -> Way:
     return Way(SlotLocks, "guard#{items}/d", act, (Slot,))
 
 
-def by_pynamodb(kind: type[Any] = PynamoTransactWrite, *, saves: bool) -> Callable[[], Any]:
+def by_transact_write(*, saves: bool) -> Callable[[], Any]:
     """Save or update a row in a TransactWrite."""
     if saves:
-        return lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n")), kind)
-    return lambda: pynamodb(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")]), kind)
+        return lambda: transacted(lambda tx: tx.save(Memo(NAME, note="n")))
+    return lambda: transacted(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")]))
 
 
 ROWS: Final[dict[str, Way]] = {
@@ -197,10 +194,8 @@ ROWS: Final[dict[str, Way]] = {
     "`NamedLock.delete`": memo(lambda: Memo(NAME).delete()),
     "`NamedLock.guarded_batch`": memo(lambda: batched(transactions=False), BatchError),
     "`NamedLock.guarded_batch(transactions=True)`": memo(lambda: batched(transactions=True), BatchError),
-    "PynamoDB's `TransactWrite.save` of a `NamedLock`": memo(by_pynamodb(saves=True), TransactWriteError),
-    "PynamoDB's `TransactWrite.update` of a `NamedLock`": memo(by_pynamodb(saves=False), TransactWriteError),
-    "`TransactWrite.save` of a `NamedLock`": memo(by_pynamodb(TransactWrite, saves=True)),
-    "`TransactWrite.update` of a `NamedLock`": memo(by_pynamodb(TransactWrite, saves=False)),
+    "`TransactWrite.save` of a `NamedLock`": memo(by_transact_write(saves=True)),
+    "`TransactWrite.update` of a `NamedLock`": memo(by_transact_write(saves=False)),
     **{f"`tx.save` of a `NamedLock`, {path}": tx_save(path) for path in PATHS},
     **{f"`tx.update(add_version_condition=False)` of a `NamedLock`, {path}": tx_update(path) for path in PATHS},
 }

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking.testing import (
     MemoryDynamoDB,
@@ -147,6 +147,7 @@ class Item(LockableModel):
         table_name = "items"
 
     name = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

@@ -83,6 +83,7 @@ class Counter(LockableModel):
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

@@ -63,6 +63,7 @@ class Plain(LockableModel):
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
     by = UnicodeAttribute(null=True)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 
@@ -89,6 +90,7 @@ class Beside(LockableModel):
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
     by = UnicodeAttribute(null=True)
+    version = VersionAttribute()
 
 
 class Enforced(LockableModel):

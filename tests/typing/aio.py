@@ -48,6 +48,7 @@ class Account(LockableModel):
 
     account_id = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 

@@ -12,7 +12,7 @@ import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, NamedLock, TransactionTable
+from pynamo_locking import LockableModel, NamedLock, TransactionTable, VersionAttribute
 from pynamo_locking._locks import local_queue
 from pynamo_locking.cli import locks
 from pynamo_locking.exceptions import LockLost
@@ -475,6 +475,7 @@ def test_create_and_check(anywhere, cheap, monkeypatch):
         Meta = meta(items, host=cheap.host, lock_table=Beside)
 
         name = UnicodeAttribute(hash_key=True)
+        version = VersionAttribute()
 
     monkeypatch.setattr(f"{__name__}.Seat", Items)
     everything = ["--table", lock_table, "--transaction-table", transaction_table, f"{__name__}:Seat"]

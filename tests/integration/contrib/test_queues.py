@@ -12,7 +12,7 @@ import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, NamedLock
+from pynamo_locking import LockableModel, LockAttribute, NamedLock, VersionAttribute
 from pynamo_locking.contrib import _frameworks
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from tests.support import wire
@@ -32,6 +32,7 @@ class Slot(LockableModel):
     room = NumberAttribute(hash_key=True)
     begin = UTCDateTimeAttribute(range_key=True)
     note = UnicodeAttribute(default="not shown")
+    version = VersionAttribute()
     lock = LockAttribute(attr_name="l")
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DeleteError, PutError, UpdateError
-from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import ExpiringMixin, LockableModel, TransactWrite, TTLAttribute, VersionAttribute, transaction
 from pynamo_locking.exceptions import (
@@ -456,11 +455,6 @@ def test_other_refusals_are_told_as_without_locks(tables):
         for write in (stale.save, stale.delete, lambda: in_transaction(lambda tx: tx.save(stale))):
             with pytest.raises(StaleVersion):
                 write()
-    with (
-        pytest.raises(ConfigurationError, match="in a separate row"),
-        StockTransactWrite(connection=Plan._get_connection().connection) as tx,
-    ):
-        tx.save(row)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import gevent
 from gevent import monkey
 {before}
 from pynamodb.attributes import UnicodeAttribute
-from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking import LockAttribute, LockableModel, VersionAttribute
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import MemoryDynamoDB
 {after}
@@ -29,6 +29,7 @@ class Item(LockableModel):
     class Meta:
         table_name = "items"
     name = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 def work():

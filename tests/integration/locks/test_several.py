@@ -133,10 +133,10 @@ def test_the_cost_of_a_write_under_two_locks(seats):
 def test_a_write_between_a_transaction_and_its_commit(seats_anywhere):
     """The transaction counts as the later one, although its actions were added before."""
     with Seat.locked_range("h", 0, 10), transact() as transaction:
-        transaction.save(Seat("h", 1, value=1))
-        Seat("h", 2, value=2).save()
+        transaction.save(Seat("h", 1, value=1), add_version_condition=False)
+        Seat("h", 2, value=2).save(add_version_condition=False)
         with transact() as inner:
-            inner.save(Seat("h", 3, value=3))
+            inner.save(Seat("h", 3, value=3), add_version_condition=False)
     assert [seat.value for seat in Seat.query("h")] == [0, 1, 2, 3, 0, 0, 0, 0, 0, 0]
 
 
@@ -146,7 +146,7 @@ def test_a_write_between_a_transaction_and_its_commit_with_the_lock_in_the_item(
     account = Account("a", balance=1)
     account.save()
     with Account.locked("a") as lock, transact(Account) as transaction:
-        transaction.update(lock.item, [Account.balance.add(1)])
+        transaction.update(lock.item, [Account.balance.add(1)], add_version_condition=False)
         Account.get("a").update([Account.balance.add(10)])
     assert Account.get("a").balance == 12
 
@@ -155,7 +155,7 @@ def test_transactions_of_a_batch_under_one_range(seats):
     """They are sent one after the other, so that none is taken for an old copy of another."""
     with Seat.locked_range("h", 0, 1000), Seat.guarded_batch(transactions=True) as batch:
         for number in range(400):
-            batch.save(Seat("h", number, value=1))
+            batch.save(Seat("h", number, value=1), add_version_condition=False)
     assert sum(seat.value for seat in Seat.query("h")) == 400
 
 
@@ -170,16 +170,16 @@ def test_the_check_of_a_lock_under_which_the_transaction_writes(seats):
             transaction.save(lock.item)
     with Seat.locked("h", 1) as lock, transact() as transaction:
         lock.add_check_to(transaction)
-        transaction.save(Seat("h", 2, value=5))
+        transaction.save(Seat("h", 2, value=5), add_version_condition=False)
     assert Seat.get("h", 2).value == 5
 
 
 def test_numbers_that_are_one_number(seats):
     """2 and 2.0 are one key, so two actions for it are refused before anything is sent."""
     with transact() as transaction:
-        transaction.save(Seat("h", 2, value=1))
+        transaction.save(Seat("h", 2, value=1), add_version_condition=False)
         with pytest.raises(ConfigurationError, match="two for"):
-            transaction.save(Seat("h", 2.0, value=2))
+            transaction.save(Seat("h", 2.0, value=2), add_version_condition=False)
     assert Seat.get("h", 2).value == 1
 
 
@@ -198,7 +198,7 @@ def test_a_transaction_in_doubt_of_an_item_that_was_read_by_itself(memory, key):
             transact() as transaction,
         ):
             transaction.update(item, [getattr(model, column).add(1)])
-        with pytest.raises(StaleVersion, match="of which nothing is known"):
+        with pytest.raises(StaleVersion):
             item.save()
         item.refresh()
         item.save()

@@ -148,7 +148,7 @@ def test_a_row_that_was_saved_before_it_was_ever_locked(engine, how, note, monke
         with Memo.batch_write(unguarded=True) as unguarded:
             unguarded.save(memo)
     elif how == "transact":
-        WAYS["PynamoDB's `TransactWrite.save` of a `NamedLock`"].act()
+        WAYS["`TransactWrite.save` of a `NamedLock`"].act()
     else:
         with transaction() as tx:
             tx.save(memo)

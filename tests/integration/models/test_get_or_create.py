@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionedMixin, transaction
-from pynamo_locking.exceptions import ConfigurationError, NotUnique, OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, NotUnique
 from tests.support.models import Locks, declare
 from tests.support.parties import in_parallel, in_thread
 from tests.support.unique_models import Uniques, User
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 Embedded = declare("Embedded", lock=True, version=True, texts="note")
-Unversioned = declare("Unversioned", lock=True, texts="note")
 Beside = declare("Beside", lock_table=Locks, texts="note")
 Versioned = declare("Versioned", VersionedMixin, version=True, texts="note")
 Expiring = declare("Expiring", ExpiringMixin, texts="note", expires=TTLAttribute(null=True))
 Ranged = declare("Ranged", range_key="number", version=True, texts="note")
-MODELS = (Embedded, Unversioned, Beside, Versioned, Expiring, Ranged)
+MODELS = (Embedded, Beside, Versioned, Expiring, Ranged)
 
 
 @pytest.fixture(autouse=True)
@@ -71,12 +70,6 @@ def test_a_lost_answer_is_recognised(model):
     with on("UpdateItem").lose_response(), on("PutItem").lose_response():
         item, is_new = model.get_or_create("a", defaults={"note": "mine"})
     assert (item.note, is_new) == ("mine", True)
-
-
-def test_a_lost_answer_without_a_write_id():
-    """Nothing tells who has created the item that is there."""
-    with on("UpdateItem").lose_response(), pytest.raises(OutcomeUnknown):
-        Unversioned.get_or_create("a")
 
 
 def test_of_many_callers_one_creates_it():

@@ -15,14 +15,15 @@ from tests.support.wire import count_requests
 pytestmark = pytest.mark.core
 
 
-def test_ours_leaves_the_list_of_actions(ours, transact):
+def test_ours_leaves_the_list_of_actions(transacted):
     """It can be used again, by updates and transactions."""
+    ours, transact = transacted
     item, other = saved(ours), saved(ours, "b")
     actions = [ours.total.add(1)]
     before = [*actions]
     item.update(actions)
     item.update(actions, add_version_condition=False)
-    with transact(ours) as transaction:
+    with transact() as transaction:
         transaction.update(item, actions)
         transaction.update(other, actions)
     assert len(actions) == 1
@@ -40,16 +41,17 @@ def test_ours_leaves_the_list_of_an_unversioned_model(engine):
     assert doc.get("a").version == 2
 
 
-def test_ours_save_after_a_transaction_needs_a_refresh(ours, transact):
+def test_ours_save_after_a_transaction_needs_a_refresh(transacted):
     """Refused without a request, in both kinds of transaction, until the copy has been refreshed."""
+    ours, transact = transacted
     item = saved(ours, body="old")
-    with transact(ours) as transaction:
+    with transact() as transaction:
         transaction.update(item, [ours.body.set("new")])
     assert item.version == ours.get("a").version == 2
     with count_requests() as requests:
         with pytest.raises(PutError) as refused:
             item.save()
-        with pytest.raises(TransactWriteError), transact(ours) as transaction:
+        with pytest.raises(TransactWriteError), transact() as transaction:
             transaction.save(item)
     assert requests.total == 0
     assert isinstance(refused.value, StaleVersion)
@@ -61,10 +63,11 @@ def test_ours_save_after_a_transaction_needs_a_refresh(ours, transact):
     assert (ours.get("a").body, ours.get("a").total, ours.get("a").version) == ("new", 5, 3)
 
 
-def test_ours_update_after_a_transaction(ours, transact):
+def test_ours_update_after_a_transaction(transacted):
     """update() and delete() name what they change, and need no refresh; an update brings the copy up to date."""
+    ours, transact = transacted
     item = saved(ours, body="old")
-    with transact(ours) as transaction:
+    with transact() as transaction:
         transaction.update(item, [ours.body.set("new")])
     item.update([ours.total.add(1)])
     assert (item.body, item.total, item.version) == ("new", 1, 3)
@@ -72,20 +75,22 @@ def test_ours_update_after_a_transaction(ours, transact):
     assert ours.get("a").version == 4
 
 
-def test_ours_save_after_a_transactional_save(ours, transact):
+def test_ours_save_after_a_transactional_save(transacted):
     """A copy that a transaction has stored as it is can be saved again."""
+    ours, transact = transacted
     item = saved(ours, body="old")
-    with transact(ours) as transaction:
+    with transact() as transaction:
         transaction.save(item)
     item.body = "new"
     item.save()
     assert (ours.get("a").body, ours.get("a").version) == ("new", 3)
 
 
-def test_ours_save_after_a_transactional_delete(ours, transact):
+def test_ours_save_after_a_transactional_delete(transacted):
     """The deleted item does not come back, and its successor is not overwritten."""
+    ours, transact = transacted
     item = saved(ours, body="old")
-    with transact(ours) as transaction:
+    with transact() as transaction:
         transaction.delete(item)
     with pytest.raises(StaleVersion):
         item.save()

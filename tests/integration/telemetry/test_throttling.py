@@ -232,12 +232,21 @@ def test_requests_of_a_subscriber_are_no_attempts_of_the_request(heard: list[Thr
     assert not isinstance(caught.value, OutcomeUnknown)
 
 
-def test_pynamodb_sends_by_one_method(heard: list[Throttled]) -> None:
-    """A model of PynamoDB alone is told of as well."""
-    connection: Any = Account._get_connection().connection
-    with throttled(Account), pytest.raises(PynamoDBException, match="TableReadProvisionedThroughputExceeded of"):
-        Connection.query(connection, Account.Meta.table_name, "a")
-    assert [event.name for event in heard] == [Account.Meta.table_name]
+def test_a_connection_that_is_handed_in_is_seen(heard: list[Throttled]) -> None:
+    """From then on; one of PynamoDB that was never handed in is not."""
+    model: Any = Account._get_connection().connection
+    mine, other = (Connection(region=model.region, host=model.host) for _ in range(2))
+    for each in (mine, other):
+        each._local.session = model._local.session
+        each._client = model.client
+    TransactWrite(connection=mine)
+    table, key = Account.Meta.table_name, {"id": {"S": "a"}}
+    with throttled(Account):
+        with pytest.raises(VerboseClientError, match="TableReadProvisionedThroughputExceeded of"):
+            mine.dispatch("GetItem", {"TableName": table, "Key": key})
+        with pytest.raises(VerboseClientError, match=r"throttled by a test$"):
+            other.dispatch("GetItem", {"TableName": table, "Key": key})
+    assert [event.name for event in heard] == [_name("a")]
 
 
 def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError
@@ -66,7 +65,6 @@ SINGLE: dict[str, Callable[[Purse], object]] = {
     "touch": Purse.touch,
     "asave": lambda purse: asyncio.run(purse.asave()),
     "TransactWrite": by(TransactWrite),
-    "PynamoDB's TransactWrite": by(StockTransactWrite),
     "batch.save": batched("save"),
     "batch.delete": batched("delete"),
     "batch in transactions": batched("save", transactions=True),

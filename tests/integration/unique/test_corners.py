@@ -141,6 +141,7 @@ def test_a_version_is_needed() -> None:
 
         id = UnicodeAttribute(hash_key=True)
         name = UnicodeAttribute(null=True)
+        version = VersionAttribute()
 
     with pytest.raises(ConfigurationError, match="VersionAttribute"):
         Thing.check_unique()

@@ -152,6 +152,8 @@ def can(kind: str, way: str) -> bool:
     model = KINDS[kind][0]
     if "move" in way or "insert" in way:
         return issubclass(model, IntervalMixin)
+    if way == "PynamoDB's TransactWrite":
+        return not issubclass(model, LockableMixin)
     return way not in ("edit", "locked") or issubclass(model, LockableMixin)
 
 

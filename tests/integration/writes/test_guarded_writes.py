@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
@@ -319,66 +320,21 @@ def test_deletes_in_our_transaction(engine):
             model.get(key)
 
 
-def test_stock_transactions_are_guarded(engine):
-    """PynamoDB's own TransactWrite: its Put demands the lock document that was loaded, and keeps it."""
-    engine.bind(Account)
-    connection_of = Account._get_connection
-
-    def stock(*writes):
-        with StockTransactWrite(connection=connection_of().connection) as transaction:
-            for name, *arguments in writes:
-                getattr(transaction, name)(*arguments)
-
-    stock(("save", Account("a", balance=1)))
-    with Account.locked("a") as lock:
-        lock.item.balance = 2
-        stock(("save", lock.item))
-        lock.item.balance = 3
-        stock(("save", lock.item))  # the copy knows the document that the first one wrote
-        assert Account.lock_state("a").holders[0].ticket == lock.ticket
-        assert Account.lock_state("a").holders[0].writes == 2
-        stock(("update", lock.item, [Account.balance.add(1)]))
-        outsider = in_thread(lambda: Account.get("a"))
-        for write in (
-            lambda: stock(("save", outsider)),
-            lambda: stock(("save", Account("a"))),
-            lambda: stock(("update", outsider, [Account.balance.add(1)])),
-            lambda: stock(("delete", outsider)),
-        ):
-            with pytest.raises(TransactWriteError):
-                in_thread(write)
-    assert Account.get("a").balance == 4
-    late = Account.get("a")
-    with Account.locked("a") as lock, pytest.raises(ConfigurationError, match="before the lock was acquired"):
-        stock(("save", late))
-    with Account.locked("a") as lock:
-        stock(("delete", lock.item))
-
-
-def test_a_stock_transaction_shows_nothing_of_one_that_was_refused(memory):
-    """After it, outside of the lock, the instance shows the lock as it is: free, so that it can be saved again."""
-    memory.bind(Account)
-    Account("a", balance=1).save()
-    connection = Account._get_connection().connection
-    with Account.locked("a") as lock:
-        item = lock.item
-        with pytest.raises(TransactWriteError), StockTransactWrite(connection=connection) as refused:
-            refused.save(item, condition=Account.balance == 7)
-    item.refresh()
-    for _ in range(2):
-        with StockTransactWrite(connection=connection) as transaction:
-            transaction.save(item)
-        assert item.lock.entries == ()
-
-
-def test_stock_transactions_of_locks_in_their_own_row_are_refused(device):
-    """PynamoDB's class cannot check the row, and says which one can."""
-    with device.locked("d") as lock:
-        transaction = StockTransactWrite(connection=device._get_connection().connection)
-        with pytest.raises(ConfigurationError, match=r"pynamo_locking\.TransactWrite"):
-            transaction.save(lock.item)
-        with pytest.raises(ConfigurationError, match=r"pynamo_locking\.TransactWrite"):
-            transaction.delete(lock.item)
+@pytest.mark.parametrize("is_held", [False, True], ids=["free", "held"])
+@pytest.mark.parametrize("model", [Account, Device], ids=["in-the-item", "in-a-row"])
+def test_pynamodbs_transactions_are_refused(engine, model, is_held):
+    """They check no lock, held or not: the first call says which class does, and nothing is sent."""
+    engine.bind(Locks, Account, Device)
+    model("x").save()
+    with ExitStack() as stack:
+        item = stack.enter_context(model.locked("x")).item if is_held else model.get("x")
+        transaction = StockTransactWrite(connection=model._get_connection().connection)
+        attribute = model.balance if model is Account else model.total
+        with count_requests() as counted:
+            for name, arguments in (("save", ()), ("update", ([attribute.add(1)],)), ("delete", ())):
+                with pytest.raises(ConfigurationError, match=r"Use pynamo_locking\.TransactWrite"):
+                    getattr(transaction, name)(item, *arguments)
+    assert counted.total == 0
 
 
 def test_a_late_write_of_a_revived_entry_is_refused(account):
@@ -393,7 +349,7 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
         with account.locked("a") as lock:
             [before] = account.lock_state("a").entries
             sent = _recorded_write(lock)
-    account("a", balance=7).save()
+    account("a", balance=7).save(add_version_condition=False)
     client.update_item(**entering.bodies[-1])  # the late copy of the enter request: the id is back, under a new ticket
     [entry] = account.lock_state("a").entries
     assert (entry.id, entry.writes) == (before.id, 0)

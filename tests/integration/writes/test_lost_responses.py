@@ -326,6 +326,7 @@ def test_after_an_unknown_outcome_the_next_write_supersedes_it(account):
             assert isinstance(caught.value, UpdateError)
             landed = losing is Chosen.lose_response
             assert account.get("a").balance == before + landed
+            lock.item.refresh()
             lock.item.update([account.balance.add(10)])
             assert lock.item.balance == before + landed + 10
 
@@ -406,6 +407,7 @@ def test_no_connection_after_a_lost_answer_is_no_refusal(account):
         with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown):
             lock.item.save()
         assert account.get("a").balance == 99
+        lock.item.refresh()
         connection = account._get_connection().connection
         with _cut_off_after_the_first(), pytest.raises(OutcomeUnknown), TransactWrite(connection=connection) as write:
             write.update(lock.item, [account.balance.add(1)])

@@ -688,8 +688,8 @@ def test_a_model_that_goes_on_when_it_hears_of_its_write(doc, how):
     assert Doc.get("heard").version == item.version == 3
 
 
-def test_of_two_handed_out_writes_the_id_is_not_known(doc):
-    """PynamoDB does not say which of its transactions it has committed; the other's id would refuse the next save."""
+def test_of_a_transaction_of_pynamodb_the_id_is_not_known(doc):
+    """It does not say which of its writes it has committed; the other's id would refuse the next save."""
     connection = Doc._get_connection().connection
     with StockTransactWrite(connection=connection) as committed:
         committed.save(doc)

@@ -1,4 +1,4 @@
-"""Locks together with everything else: updates, batches, expiry, deletes in transactions, PynamoDB's own ones."""
+"""Locks together with everything else: updates, batches, expiry, deletes in transactions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import TransactGetError
-from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, locked_all
 from pynamo_locking._io import runtime
-from pynamo_locking.exceptions import BatchError, ConfigurationError, ItemNotFound, LockingError
+from pynamo_locking.exceptions import BatchError, ItemNotFound, LockingError
 from tests.simulation.history import Told
 from tests.simulation.models import Account, Crate, Device, Document, Note, Voucher
 from tests.simulation.workloads.base import Workload, place
@@ -130,33 +129,6 @@ class DeletedTogether(Workload):
         with TransactWrite(connection=Note._get_connection().connection) as transaction:
             transaction.delete(item)
             transaction.save(note)
-
-
-class StockTransactions(Workload):
-    """PynamoDB's own transactions write our models as Puts: under the lock, outside, and beside locked saves."""
-
-    name = "stock transaction"
-    items = ((Document, "d"), (Note, "n"))
-    is_contended = True
-
-    def party(self, index: int, turn: int) -> None:
-        lock = Document.locked("d")
-        if (index + turn) % 3 == 0:
-            self.transact(None)
-        else:
-            self.holding(lock, lambda _: self.transact(lock.ticket, work_s=2.5 * (index % 2)))
-
-    def transact(self, ticket: int | None, work_s: float = 0) -> None:
-        """Append to both; where our entry was gone when we read, that is found out before anything is sent."""
-        with (
-            contextlib.suppress(ConfigurationError),
-            self.history.operation("stock transaction", place(Document, "d"), place(Note, "n")) as done,
-        ):
-            done.tickets = {place(Document, "d"): ticket} if ticket is not None else {}
-            item = Document.get("d", consistent_read=True)
-            runtime.current.sleep(work_s)
-            note = Note.get("n", consistent_read=True)
-            self.save_together(done.number, item, note, kind=StockTransactWrite)
 
 
 class ExpiringLocks(_Prolonged):

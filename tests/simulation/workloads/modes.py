@@ -6,8 +6,6 @@ import contextlib
 import contextvars
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pynamodb.transactions import TransactWrite as StockTransactWrite
-
 from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
@@ -168,9 +166,7 @@ class Downgrades(Sharing):
         grant.is_downgraded, told = True, Told.REFUSED
         with self.refusable("transaction in doubt", self.item(lock), ticket=lock.ticket) as late:
             item = lock.item
-            # PynamoDB's own one numbers its writes when they are added to it, ours when they are sent.
-            kind: Any = StockTransactWrite if isinstance(item, Document) else TransactWrite
-            with kind(connection=Note._get_connection().connection) as transaction:
+            with TransactWrite(connection=Note._get_connection().connection) as transaction:
                 transaction.update(item, [self.appended(type(item), late.number)])
                 told = self.downgrade(lock)
                 if told is Told.APPLIED:

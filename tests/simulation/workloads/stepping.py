@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation.models import Crate, Device
 from tests.simulation.workloads.living import LivesOfDevice
 from tests.simulation.workloads.locking import Both, Edit
-from tests.simulation.workloads.mixing import DeletedTogether, LockedBatch, StockTransactions
+from tests.simulation.workloads.mixing import DeletedTogether, LockedBatch
 from tests.simulation.workloads.modes import Downgrades
 from tests.simulation.workloads.ranges import EnforcedRanges, RangesOfItems
 from tests.simulation.workloads.tasks import TasksBeside
@@ -28,12 +28,11 @@ def _in_steps(workload: type[Workload], name: str, **more: Any) -> type[Workload
 
 
 IN_STEPS: Final = (
-    _in_steps(Edit, "edit", items=((Crate, "d"), (Device, "d"))),  # without a version, and with one
+    _in_steps(Edit, "edit", items=((Crate, "d"), (Device, "d"))),  # two tables
     _in_steps(Both, "locked_all"),
     _in_steps(LivesOfDevice, "lives"),
     _in_steps(LockedBatch, "locked batch"),
     _in_steps(DeletedTogether, "transact delete"),
-    _in_steps(StockTransactions, "stock transaction"),
     _in_steps(Downgrades, "downgrade"),
     _in_steps(RangesOfItems, "ranges of items"),
     _in_steps(EnforcedRanges, "enforced ranges"),

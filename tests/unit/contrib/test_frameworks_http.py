@@ -39,6 +39,7 @@ SECRET = "do not tell"
 
 Versioned = declare("Versioned", VersionedMixin, version=True, secret=UnicodeAttribute(default=SECRET))
 Locked = declare("Locked", lock=True)
+Bare = declare("Bare", VersionedMixin)
 
 
 def queue(*ages_s, lease_s=60):
@@ -247,7 +248,7 @@ def test_one_tag_and_a_key_need_no_request():
 
 def test_without_a_version_nothing_is_compared():
     """So it is refused: the write would be unconditional."""
-    for found in (Locked, Locked("k")):
+    for found in (Bare, Bare("k")):
         with pytest.raises(ConfigurationError, match="no version"):
             _frameworks.matched('"3"', found, "k")
 

@@ -102,6 +102,7 @@ def test_settings_of_a_model_are_its_own():
             lock_settings = LockSettings(wait=1)
 
         key = UnicodeAttribute(hash_key=True)
+        version = VersionAttribute()
         lock = LockAttribute()
 
     _frameworks.configure([Quick], {"LOCK_SETTINGS": {"wait": 5}})

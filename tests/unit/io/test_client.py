@@ -9,7 +9,6 @@ import botocore.session
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 from pynamodb.connection import Connection
-from pynamodb.connection.table import TableConnection
 
 from pynamo_locking._io import client as client_module
 from pynamo_locking._io import runtime
@@ -47,23 +46,18 @@ def used():
     return connection
 
 
-def older(connection):
-    """The same connection, as if it had been made before this package was imported."""
-    client_module._twins.pop(connection, None)
-    return connection
-
-
 def test_a_child_lets_go_of_every_connection(used):
-    """Also of its twins, whichever call made it; and of one inside of PynamoDB's connection of a table."""
-    table = TableConnection("items", region="us-east-1")
-    table.connection._client = object()
+    """Of those that were noted, and of their twins; one that only PynamoDB uses is not ours."""
+    other = Connection(region="us-east-1")
+    other._client = client = object()
     twins = [client_module.single_attempt(used), client_module.lock_connection(used, 1.0)]
     for twin in twins:
         twin._client = object()
 
     client_module._forget_after_fork()
 
-    assert [each._client for each in (used, *twins, table.connection)] == [None] * 4
+    assert [each._client for each in (used, *twins)] == [None] * 3
+    assert other._client is client
 
 
 def test_a_restored_process_keeps_its_clients(used):
@@ -82,7 +76,7 @@ def test_a_restored_process_keeps_its_clients(used):
 @pytest.mark.parametrize(("forks", "is_kept"), [(0, True), (1, False)])
 def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
     """One that is new to us may have been used before the fork. It is let go of once, and only in a child."""
-    client = older(used)._client
+    client = used._client
     monkeypatch.setattr(runtime, "forks", forks)
 
     TransactWrite(connection=used)
@@ -119,7 +113,21 @@ def test_a_child_keeps_a_session(used, credentials, is_kept):
     assert twin._local is used._local
 
 
-def test_the_constructor_of_connections_is_as_it_was():
-    """But for the note that it makes: names and defaults of its arguments are for tools and readers."""
-    assert Connection.__init__.__wrapped__.__qualname__ == Connection.__init__.__qualname__ == "Connection.__init__"
+def test_the_classes_of_pynamodb_are_as_they_were():
+    """A connection is seen by its own class; the test in `tests/integration/whole` compares all of them."""
+    assert Connection.dispatch.__module__ == Connection.__init__.__module__ == "pynamodb.connection.base"
     assert copy.copy(Connection(region="here")).region == "here"
+
+
+def test_a_connection_is_one_of_ours_once_it_is_noted(used):
+    """Another class of the application keeps its own."""
+
+    class Mine(Connection):
+        pass
+
+    mine = Mine(region="us-east-1")
+    for each in (used, mine):
+        client_module.note(each)
+
+    assert (type(used), type(mine)) == (client_module.SeenConnection, Mine)
+    assert isinstance(client_module.single_attempt(used), client_module.SeenConnection)

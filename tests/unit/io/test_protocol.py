@@ -145,9 +145,10 @@ def placeholders(text: str) -> str:
 def sent(call: tuple[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
     """The same of a request, without what the item itself gets."""
     _, request = call
-    changes = re.split(r"(?:^| )(?:SET|REMOVE) ", request["UpdateExpression"])
-    parts = {part for text in changes for part in split_changes(text) if not re.match(r"#\d+ = ", part)}
-    return {*request["ConditionExpression"].split(" AND ")}, parts
+    changes = re.split(r"(?:^| )(?:SET|REMOVE|ADD) ", request["UpdateExpression"])
+    parts = {part for text in changes for part in split_changes(text) if not re.match(r"#\d+ (= |:)", part)}
+    asked = request["ConditionExpression"].split(" AND ")
+    return {part for part in asked if not re.fullmatch(r"\(?#\d+ = :\d+\)?", part)}, parts
 
 
 def test_the_requests_of_a_crash_and_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:

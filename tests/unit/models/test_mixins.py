@@ -19,7 +19,7 @@ from pynamodb.attributes import (
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 
-from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, locked_all
+from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, VersionAttribute, locked_all
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, LockLost, LockTimeout
 from pynamo_locking.inspection import LockState
@@ -36,6 +36,7 @@ class Reading(LockableModel):
 
     sensor = NumberAttribute(hash_key=True)
     data = BinaryAttribute(range_key=True, legacy_encoding=False)
+    version = VersionAttribute()
     guard = LockAttribute(attr_name="g")
 
 
@@ -111,6 +112,27 @@ def test_one_lock_attribute_is_enough():
 
         class More(Account):
             guard = LockAttribute()
+
+
+@pytest.mark.parametrize("place", [{"lock": LockAttribute()}, {"lock_table": Locks}], ids=["in the item", "in a row"])
+def test_what_is_locked_has_a_version(place):
+    """A model without one is refused when it is first used, with the line to add; a class to derive from may be so."""
+    Base = declare("Base", region="us-east-1", version=False, **place)  # noqa: N806 - a class
+    uses = [
+        lambda: Base.locked("k"),
+        lambda: Base.edit("k"),
+        lambda: Base.lock_state("k"),
+        lambda: Base.get("k"),
+        Base("k").save,
+        lambda: Base("k").update([Base.key.set("x")]),
+        Base("k").delete,
+        Base.batch_write,
+    ]
+    for use in uses:
+        with pytest.raises(ConfigurationError, match=r"^Base can be locked .*Declare `version = VersionAttribute\(\)`"):
+            use()
+    Derived = declare("Derived", Base, region="us-east-1", version=True, **place)  # noqa: N806
+    assert not Derived.locked("k").is_held
 
 
 def test_a_subclass_may_declare_its_lock_again():

@@ -13,7 +13,7 @@ PLUGIN = "_pynamo_locking_pytestplugin"
 USES_FIXTURES = """
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamo_locking import LockableModel
+from pynamo_locking import LockableModel, VersionAttribute
 from pynamo_locking import LockAttribute
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import MemoryDynamoDB
@@ -24,6 +24,7 @@ class Account(LockableModel):
         table_name = "accounts"
     pk = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
+    version = VersionAttribute()
     lock = LockAttribute()
 
 @pytest.mark.parametrize("again", [1, 2])
