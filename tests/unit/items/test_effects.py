@@ -84,7 +84,7 @@ def test_an_update_of_nothing():
         ([Person.age.set(Path("n") + 1)], "An operand in the update expression has an incorrect data type"),
         ([Person.born.set(2)], "Cannot update attribute born. This attribute is part of the key"),
         ([Person.family.remove()], "Cannot update attribute f. This attribute is part of the key"),
-        ([Person.address.set(Address()), Person.address.town.remove()], "Two document paths overlap or conflict"),
+        ([Person.address.set(Address()), Person.address.town.remove()], "Two document paths overlap with each other"),
     ],
 )
 def test_updates_that_dynamodb_refuses(actions, message):
