@@ -65,8 +65,7 @@ class HeartbeatThread:
 
     def _push(self, held: Renewable, due: float) -> None:
         with self._condition:
-            at = min(due, held.ends_at) if held.possession.is_held else due
-            heapq.heappush(self._due, (at, next(self._order), held))
+            heapq.heappush(self._due, (min(due, held.ends_at), next(self._order), held))
             if self._idle == 0:
                 self._start_thread()
             elif self._due[0][2] is held:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pynamodb.attributes import UnicodeAttribute
 from typing_extensions import Self, Unpack
@@ -120,8 +120,10 @@ class NamedLock(OwnTable, LockableModel):
         """
         check_plain("on_elected", on_elected)
         check_plain("on_lost", on_lost)
-        terms: dict[str, Any] = {"lease": lease, "heartbeat": True, "max_hold": max_hold, "owner": owner}
-        return LeaderElection(cls.locked(name, wait=math.inf, settings=settings, **terms), on_elected, on_lost)
+        lock = cls.locked(
+            name, wait=math.inf, lease=lease, heartbeat=True, max_hold=max_hold, owner=owner, settings=settings
+        )
+        return LeaderElection(lock, on_elected, on_lost)
 
     @classmethod
     def once(

@@ -114,7 +114,11 @@ class TestPlanting:
         [
             ("no such text", "", "'a mistake': _core/lease.py has this 0 times"),
             ("return", "pass", "'a mistake': _core/lease.py has this [0-9]+ times"),
-            ("# noqa: UP007 - as above", "# noqa: UP007", "'a mistake' changes no function and no constant"),
+            (
+                "# noqa: UP007 - evaluated at run time by Sphinx",
+                "# noqa: UP007",
+                "'a mistake' changes no function and no constant",
+            ),
             ("wait: Seconds = Seconds(60.0)", "wait: Seconds = Seconds(61.0)", "'a mistake' changes no function"),
         ],
         ids=["absent", "twice", "a comment", "what a class has already"],

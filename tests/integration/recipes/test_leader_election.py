@@ -453,7 +453,7 @@ def test_an_error_ends_no_campaign(memory: Engine, caplog: pytest.LogCaptureFixt
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_lead(memory: Engine) -> None:
     memory.bind(Locks)
-    with Locks.lead("scheduler", heartbeat=True) as campaign:
+    with Locks.lead("scheduler") as campaign:
         assert campaign.elected() is not None
         child = os.fork()
         if not child:
