@@ -449,7 +449,7 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
         try:
             found += filter(None, [transaction_record.record_in(record_table.row(image), record_table)])
         except LockingError as error:
-            broken[record_table.keys.name_in(image) or ""] = str(error)
+            broken[str(record_table.keys.name_in(image))] = str(error)
     found.sort(key=lambda record: (record.priority, record.id))
     return [_shown(record) for record in found], dict(sorted(broken.items()))
 
