@@ -34,6 +34,7 @@ ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results" / "measured.md"
 PUBLISHED: Final = ROOT / "docs" / "benchmarks"
 
+ROUNDS: Final = 5
 PARTS: Final[dict[str, Part]] = {
     "cycles": Part("One cycle, alone, by the round trip", cycles.measure),
     "contention": Part("Contenders for one lock", contention.measure),
@@ -85,15 +86,15 @@ def publish(bench: Bench) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without")
-    parser.add_argument("--rounds", type=int, default=5, help="how often all take turns")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often all take turns")
     parser.add_argument("--only", action="append", default=[], help="contenders with this in their name")
     parser.add_argument("--small", action="store_true", help="the smallest sizes, one round: to see that it works")
     parser.add_argument("--publish", action="store_true", help="write into benchmarks/results and docs/benchmarks")
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}: choose of {', '.join(PARTS)}")
-    if options.publish and (options.parts or options.only or options.small):
-        parser.error("what is published is a whole run: leave out the parts, --only and --small, or --publish")
+    if options.publish and (options.parts or options.only or options.small or options.rounds < ROUNDS):
+        parser.error(f"--publish is for a whole run of {ROUNDS} rounds or more: leave out parts, --only and --small")
     if options.publish and _git("status", "--porcelain"):
         parser.error("what is published belongs to a commit: commit or stash your changes first")
     return options
