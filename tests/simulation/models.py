@@ -307,6 +307,9 @@ WITHOUT_LOCK: Final = frozenset(
     model.Meta.table_name for model in (Note, Session, Register, Purse, Headers, Booking, Seat, Uniques, Person, Pass)
 )
 
+#: Saved without a look at the version, so that the lock alone protects them.
+BY_LOCK_ALONE: Final = (Account, Crate, Vault, LockedRegister)
+
 #: Tables whose items have their lock in a row of another table, one for each hash key.
 LOCKED_ELSEWHERE: Final = frozenset(model.Meta.table_name for model in (Device, Crate, Slot, Shelf, Stay))
 

@@ -67,7 +67,7 @@ GUARDS: Final = (
     ),
     bug(
         "put instead of update: A guarded save is a PutItem, which writes an old lock document over newcomers.",
-        Search(Plan("embedded", processes=2, parties=3), "SoundQueue"),
+        Search(Plan("long work", processes=2, parties=3), "SoundQueue"),
         Change("_writes/writer.py", "item, kept = self.item, self.surviving", "item, kept = self.item, ()"),
     ),
 )

@@ -99,11 +99,6 @@ READERS: Final = (
         Change("_core/lock_queue.py", "entries))\n    return {ticket", "entries))[:1]\n    return {ticket"),
     ),
     bug(
-        "downgrade not counted: A downgrade is no write: an earlier one is accepted after it.",
-        Search(Plan("downgrade"), "Fence"),
-        Change("_io/protocol.py", '#mode = :shared") + COUNT_WRITE', '#mode = :shared")'),
-    ),
-    bug(
         "downgrade forgotten here: A downgrade is stored, and forgotten here: the next write is sent.",
         Search(Plan("downgrade", rounds=2), "Fence"),
         Change("_locks/held_lock.py", "lock_mode._replace(mode=SHARED))", "lock_mode)"),

@@ -10,7 +10,7 @@ from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
 from pynamo_locking_simulator._engine.network import Place
 from tests.simulation.history import Told
-from tests.simulation.models import LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
+from tests.simulation.models import BY_LOCK_ALONE, LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ class Workload:
     def append_and_save(self, item: Any, done: int) -> None:
         """Let an item show the number of an operation, and save it."""
         self.append(item, done)
-        item.save()
+        item.save(add_version_condition=not isinstance(item, BY_LOCK_ALONE))
 
     def appended(self, model: Any, done: int) -> Any:
         """Return the action that lets an item show the number of an operation."""

@@ -10,7 +10,7 @@ from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
 from tests.simulation.history import Told
-from tests.simulation.models import OFTEN, Account, Device, Document, Note
+from tests.simulation.models import BY_LOCK_ALONE, OFTEN, Account, Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ class Downgrades(Sharing):
     """One writes, goes on as a reader, and must still see what it wrote; others write, or read."""
 
     name = "downgrade"
-    items = ((Document, "d"), (Device, "d"))
-    models: ClassVar[tuple[Any, Any]] = (Document, Device)
+    items = ((Account, "d"), (Device, "d"))
+    models: ClassVar[tuple[Any, Any]] = (Account, Device)
 
     def party(self, index: int, turn: int) -> None:
         model = self.models[turn % 2]
@@ -157,7 +157,7 @@ class Downgrades(Sharing):
         with self.history.operation(kind, self.item(lock), ticket=lock.ticket) as done:
             item = lock.item
             self.append(item, done.number)
-            item.save()
+            item.save(add_version_condition=not isinstance(item, BY_LOCK_ALONE))
         self.take_back(lock, done)
         return list(item.log) if done.told is Told.APPLIED else None
 

@@ -66,4 +66,4 @@ class WorkQueue(Workload):
         if job.log:
             return
         with self.history.operation("update", self.item(lock), ticket=lock.ticket) as done:
-            job.update([self.appended(Account, done.number)])
+            job.update([self.appended(Account, done.number)], add_version_condition=False)  # the lock alone

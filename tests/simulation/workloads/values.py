@@ -53,7 +53,7 @@ class LockedRegisters(Registers):
     def write(self, lock: Lock[Any]) -> None:
         with self.history.operation("write", place(LockedRegister, "r"), ticket=lock.ticket) as done:
             self.put(lock.item, done)
-            lock.item.save()
+            lock.item.save(add_version_condition=False)
 
 
 class Bank(Workload):
