@@ -72,7 +72,6 @@ def expiring(name: str, base: type[Any], **parts: Any) -> Any:
 
 Cached = expiring("Cached", Model)
 Lease = expiring("Lease", LockableModel, version=True, lock=True)
-PlainLease = expiring("PlainLease", LockableModel, lock=True)
 LeaseLocks = declare("LeaseLocks", NamedLock, table_name="lease-locks")
 LeaseBeside = expiring("LeaseBeside", LockableModel, lock_table=LeaseLocks)
 
@@ -326,7 +325,7 @@ def test_an_unversioned_create_with_a_condition_replaces_an_expired_item(cheap):
     assert Cached.get("a").n == 9
 
 
-@pytest.mark.parametrize("model", [Lease, PlainLease])
+@pytest.mark.parametrize("model", [Lease])
 def test_a_create_over_an_expired_item_with_a_lock_in_it(cheap, clock, model):
     """It is an UpdateItem, and begins afresh all the same; the lock can be taken afterwards."""
     cheap.bind(model)
@@ -395,7 +394,7 @@ UPDATES = {
     "by key": (Session, ("a", 1), {}),
     "without a check": (Session, ("a", 1), {"add_version_condition": False}),
     "with a lock inside": (Lease, ("a",), {}),
-    "lock, no version": (PlainLease, ("a",), {}),
+    "lock, without a check": (Lease, ("a",), {"add_version_condition": False}),
 }
 
 
@@ -424,7 +423,7 @@ def test_an_update_under_a_lock_in_another_row_begins_afresh(cheap):
     assert (found.n, found.expires, item.n) == (1, None, 1)
 
 
-@pytest.mark.parametrize("name", ["unversioned", "without a check", "lock, no version"])
+@pytest.mark.parametrize("name", ["unversioned", "without a check", "lock, without a check"])
 def test_an_item_that_was_prolonged_before_the_clean_up_is_not_deleted(cheap, name):
     """Another client gives it more time between the refusal and the delete: the update goes to the living item."""
     model, key, options = UPDATES[name]
@@ -491,7 +490,7 @@ def test_an_expired_item_can_be_deleted(cheap):
     Session("a", 1).delete()
 
 
-@pytest.mark.parametrize("model", [Lease, PlainLease])
+@pytest.mark.parametrize("model", [Lease])
 def test_an_expired_item_cannot_be_locked(cheap, model):
     """`ItemNotFound`, which is the model's DoesNotExist as well; nothing is left in the item."""
     cheap.bind(model)
@@ -506,10 +505,9 @@ def test_an_expired_item_cannot_be_locked(cheap, model):
 
 
 def test_an_item_that_expires_while_it_is_locked(cheap, clock):
-    """The version says that the copy is dead; without one, a save brings the item back."""
-    cheap.bind(Lease, PlainLease)
-    for model in (Lease, PlainLease):
-        model("a", n=5, expires=timedelta(seconds=5)).save()
+    """The version says that the copy is dead."""
+    cheap.bind(Lease)
+    Lease("a", n=5, expires=timedelta(seconds=5)).save()
     with Lease.locked("a", heartbeat=False, lease=600) as lock:
         item = lock.item
         clock.shift += 10
@@ -517,15 +515,6 @@ def test_an_item_that_expires_while_it_is_locked(cheap, clock):
             item.save()
         with pytest.raises(Lease.DoesNotExist):
             Lease.get("a")
-    PlainLease("b", n=5, expires=timedelta(seconds=5)).save()
-    with PlainLease.locked("b", heartbeat=False, lease=600) as lock:
-        plain = lock.item
-        clock.shift += 10
-        with pytest.raises(Conflict):
-            plain.update([PlainLease.n.add(1)])
-        plain.expires = LATER
-        plain.save()
-    assert PlainLease.get("b").n == 5
 
 
 def test_a_transaction_saves_over_an_expired_item(engine):
