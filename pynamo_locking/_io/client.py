@@ -93,8 +93,7 @@ class SeenConnection(Connection):
             last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
             raise
         finally:
-            if event_stream.listeners:
-                _tell_throttled(self, operation_name, operation_kwargs, last, before)
+            _tell_throttled(self, operation_name, operation_kwargs, last, before)
         return data
 
 

@@ -642,8 +642,7 @@ class Lock(Generic[M]):
         a plain read could show the state before a dead holder's last transaction.
 
         Nested blocks with the lock get the same instance. If the item was written under the lock through another
-        instance, an inner block reads it again. Saving the old instance then raises `StaleVersion` until it is
-        refreshed, with or without a version.
+        instance, a save of this one raises `StaleVersion` until it is refreshed.
 
         Raises:
             DoesNotExist: there is no such item.

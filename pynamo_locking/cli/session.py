@@ -18,7 +18,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 from typing_extensions import Self
 
-from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
+from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable, VersionAttribute
 from pynamo_locking._facade import has_lock_place, inspection, set_connection, tables
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.terminal import Exit, Problem, usage
@@ -187,6 +187,8 @@ def lockable(
         "__module__": __name__,
         "hash_key_": _key_attribute(hash_name, types[hash_name], hash_key=True),
         "lock_": LockAttribute(attr_name=lock_attribute),
+        # What can be locked has a version. No command saves an item, so where it is stored does not matter.
+        "version_": VersionAttribute(attr_name="pynamo_locking_version"),
     }
     if range_name is not None:
         body["range_key_"] = _key_attribute(range_name, types[range_name], range_key=True)

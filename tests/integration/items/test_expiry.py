@@ -73,7 +73,6 @@ def expiring(name: str, base: type[Any], **parts: Any) -> Any:
 
 Cached = expiring("Cached", Model)
 Lease = expiring("Lease", LockableModel, version=True, lock=True)
-PlainLease = expiring("PlainLease", LockableModel, lock=True)
 LeaseLocks = declare("LeaseLocks", NamedLock, table_name="lease-locks")
 LeaseBeside = expiring("LeaseBeside", LockableModel, lock_table=LeaseLocks)
 
@@ -326,7 +325,7 @@ def test_an_unversioned_create_with_a_condition_replaces_an_expired_item(cheap):
     assert Cached.get("a").n == 9
 
 
-@pytest.mark.parametrize("model", [Lease, PlainLease])
+@pytest.mark.parametrize("model", [Lease])
 def test_a_create_over_an_expired_item_with_a_lock_in_it(cheap, clock, model):
     """It is an UpdateItem, and begins afresh all the same; the lock can be taken afterwards."""
     cheap.bind(model)
@@ -413,7 +412,7 @@ def test_an_expired_item_can_be_deleted(cheap):
     Session("b", 1).delete()
 
 
-@pytest.mark.parametrize("model", [Lease, PlainLease])
+@pytest.mark.parametrize("model", [Lease])
 def test_an_expired_item_cannot_be_locked(cheap, model):
     """`ItemNotFound`, which is the model's DoesNotExist as well; nothing is left in the item."""
     cheap.bind(model)
@@ -429,23 +428,18 @@ def test_an_expired_item_cannot_be_locked(cheap, model):
 
 def test_an_item_that_expires_while_it_is_locked(cheap, clock):
     """Its holder goes on: what was granted and read before is written, and may last for longer."""
-    cheap.bind(Lease, PlainLease)
-    for model in (Lease, PlainLease):
-        model("a", n=5, expires=timedelta(seconds=5)).save()
+    cheap.bind(Lease)
+    Lease("a", n=5, expires=timedelta(seconds=5)).save()
     with Lease.locked("a", heartbeat=False, lease=600) as lock:
         item = lock.item
         clock.shift += 10
         item.save()
         with pytest.raises(Lease.DoesNotExist):
             Lease.get("a")
-    PlainLease("b", n=5, expires=timedelta(seconds=5)).save()
-    with PlainLease.locked("b", heartbeat=False, lease=600) as lock:
-        plain = lock.item
-        clock.shift += 10
-        plain.update([PlainLease.n.add(1)])
-        plain.expires = LATER
-        plain.save()
-    assert PlainLease.get("b").n == 6
+        item.update([Lease.n.add(1)])
+        item.expires = LATER
+        item.save()
+    assert Lease.get("a").n == 6
 
 
 def test_a_transaction_saves_over_an_expired_item(engine):

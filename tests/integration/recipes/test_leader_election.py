@@ -307,7 +307,7 @@ def test_writes_of_an_earlier_term_are_refused(clock: VirtualClock) -> None:
     def write(term: LeaderTerm, amount: int) -> None:
         with TransactWrite(connection=connection) as transaction:
             term.add_check_to(transaction)
-            transaction.update(Account("a"), actions=[Account.balance.set(amount)])
+            transaction.update(Account("a"), [Account.balance.set(amount)], add_version_condition=False)
 
     with Locks.lead("scheduler", **OPTIONS) as first:
         term = elected(first)

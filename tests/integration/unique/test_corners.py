@@ -137,11 +137,10 @@ def test_a_version_is_needed() -> None:
     """By which the writer knows what it replaces."""
 
     class Thing(LockableModel):
-        Meta = meta("things", lock_table=Locks, unique=("name",), unique_table=Uniques)
+        Meta = meta("things", unique=("name",), unique_table=Uniques)
 
         id = UnicodeAttribute(hash_key=True)
         name = UnicodeAttribute(null=True)
-        version = VersionAttribute()
 
     with pytest.raises(ConfigurationError, match="VersionAttribute"):
         Thing.check_unique()

@@ -134,7 +134,7 @@ class Downgrades(Sharing):
     """One writes, goes on as a reader, and must still see what it wrote; others write, or read."""
 
     name = "downgrade"
-    items = ((Account, "d"), (Device, "d"))
+    items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Account, "d"), (Device, "d"))
     models: ClassVar[tuple[Any, Any]] = (Account, Device)
 
     def party(self, index: int, turn: int) -> None:
