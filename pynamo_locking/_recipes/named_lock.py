@@ -90,8 +90,9 @@ class NamedLock(OwnTable, LockableModel):
 
             with Locks.lead("scheduler") as campaign:
                 if (term := campaign.elected(timeout=60)) is not None:
-                    while term.is_leader:
-                        work()
+                    for job in jobs:
+                        if term.is_leader:
+                            job()
 
         The leader is the process that holds the lock of that name; the other candidates wait in its queue.
         `LeaderElection` says what is guaranteed, and `LeaderTerm` what a leader may rely on.
