@@ -77,7 +77,7 @@ class Uniques(UniqueTable):
 
 
 class Counter(LockableModel):
-    """Nothing but its lock protects it."""
+    """The lock in the item, and a version. Recorded rows have none: they were stored before it was declared."""
 
     Meta = meta("counters")
 

@@ -205,7 +205,6 @@ class DowngradeBesideAChild(Downgrades):
     """While one shares its lock, a thread that it has started is about to write under it."""
 
     name = "downgrade beside a child"
-    items = ((Document, "d"), (Device, "d"))
     is_contended = True
 
     def share(self, lock: Lock[Any], grant: Grant, written: list[int] | None) -> None:
