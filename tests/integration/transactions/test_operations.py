@@ -297,7 +297,6 @@ LIKE = Like("=", Path("note"), Value("old"))
         (lambda tx, item: tx.check(item, LIKE | Purse.note.exists()), "Like"),
         (lambda tx, _: tx.query(Purse, "a", None, LIKE), "Like"),
         (lambda tx, _: tx.scan(Purse, LIKE, at_most=9), "Like"),
-        (lambda _, __: Purse.query("a", filter_condition=LIKE, isolation="read_committed"), "Like"),
     ],
 )
 def test_classes_that_users_have_derived_are_refused(operate: Callable[[Any, Any], object], name: str) -> None:
