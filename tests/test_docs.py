@@ -136,7 +136,10 @@ def test_the_first_example_is_short_and_can_be_typed_at_the_prompt(tmp_path: Pat
     program = visible_code("README.md")
     assert len([line for line in program.splitlines() if line]) <= 27
     done = run_alone(f"{program}\n", tmp_path, "-i")
-    assert re.findall(r"^with.*", done.stdout, re.MULTILINE) == ["without_lock 90", "with_lock 80"], done.stderr
+    assert re.findall(r"^with.*", done.stdout, re.MULTILINE) == [
+        "without_lock 90 1 rejected",
+        "with_lock 70 0 rejected",
+    ], done.stderr
     assert "Error" not in done.stderr
 
 

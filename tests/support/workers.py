@@ -441,7 +441,8 @@ class Actions:
         led = self._terms[term]
         with TransactWrite(connection=model._get_connection().connection) as transaction:
             led.add_check_to(transaction)
-            transaction.update(model(key), actions=[model.value.set(led.ticket)])
+            actions = [model.value.set(led.ticket)]
+            transaction.update(model(key), actions=actions, add_version_condition=False)
         return led.ticket
 
     def stop_campaign(self) -> None:

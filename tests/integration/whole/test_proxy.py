@@ -346,7 +346,7 @@ def test_botocores_own_attempts(engine: Engine, proxy: Proxy) -> None:
         assert proxy.total - before == 2 * 4
         assert value_of(engine, Plain, "a") == 1
         proxy.plan = nothing
-        with pytest.raises(StaleVersion, match="update of which nothing is known"):
+        with pytest.raises(StaleVersion, match="read in version 1, and is stored in version 2"):
             lock.item.save()  # it would be 0 again
         lock.item.refresh()
         lock.item.value += 1
