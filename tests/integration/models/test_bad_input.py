@@ -46,7 +46,7 @@ def test_an_item_with_no_room_for_an_entry(engine):
     """An item near 400 KB cannot take an entry: the error says why and what to do, the item stays as it is."""
     engine.bind(Account)
     limit = 405_000 if engine.is_moto else 400 * 1024
-    Account("a", note="x" * (limit - 130)).save()
+    Account("a", note="x" * (limit - 160)).save()
     with pytest.raises(ConfigurationError, match=r"400 KB.*lock_table"):
         Account.locked("a").acquire()
     assert Account.lock_state("a").entries == ()
