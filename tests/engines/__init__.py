@@ -1,4 +1,4 @@
 """The DynamoDB engines that the tests run against: moto, dynoxide, DynamoDB Local and, when asked for, AWS.
 
-Imports nothing: the demo uses `servers` alone, in an environment without pytest.
+Imports nothing: the pictures use `servers` alone, in an environment without pytest.
 """
