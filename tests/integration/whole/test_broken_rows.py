@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 #: So many cases of each kind of row.
-CASES: Final = short_or_long(100, 600)
+CASES: Final = short_or_long(40, 400)
 
 #: No operation that is refused with `CorruptRow` makes more requests.
 MOST_REQUESTS: Final = 50
