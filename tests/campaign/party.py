@@ -252,7 +252,7 @@ class Party:
                 with model.locked(key) as lock:
                     applied = self._apply({key: lock.item}, micro)
                     self._think()
-                    lock.item.save()
+                    lock.item.save(add_version_condition=False)  # the lock alone protects it
                     done += applied
             except (LockingError, PynamoDBException):
                 if not done:  # whatever the release says: the save was applied

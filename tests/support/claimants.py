@@ -90,7 +90,7 @@ def _save(model: Any, key: str, _: str, value: str) -> None:
 
 
 def _update(model: Any, key: str, _: str, value: str) -> None:
-    model(key).update([model.email.set(value)], add_version_condition=False)
+    model.get(key).update([model.email.set(value)])
 
 
 def _swap(model: Any, one: str, two: str, _: str) -> None:
