@@ -268,6 +268,10 @@ def wait_and_die(database: Database, clock: Any, lock: Any) -> None:
 
     with dying(database, is_last):
         party(clock, lambda: hold(lock))
+        # The thread in which a process removes its entry would go on after the death, and succeed.
+        for thread in threading.enumerate():
+            if thread.name == "pynamo-locking-leaving":
+                thread.join()
 
 
 def free_locks(_database: Database, _clock: Any) -> None:
