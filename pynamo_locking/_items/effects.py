@@ -50,7 +50,7 @@ Steps = tuple["str | int", ...]
 
 
 def check(*nodes: Any) -> None:
-    """Refuse conditions and actions with a class that somebody has derived from PynamoDB's; None is no condition.
+    """Refuse conditions and actions with a class that a user has derived from PynamoDB's; None is no condition.
 
     Raises:
         ConfigurationError: what such a class means is not known here. The message names it.
@@ -192,8 +192,8 @@ def _name_of(node: Any) -> str:
     if kind.__module__.partition(".")[0] not in _KNOWN_LIBRARIES or name not in _NAMES:
         raise ConfigurationError(
             f"{node!r} is a {kind.__module__}.{kind.__qualname__}, which is no class of PynamoDB's that is known here. "
-            f"A transaction evaluates conditions and actions itself, and so does a query that shows what transactions "
-            f"have committed. So make them of PynamoDB's own classes, as Model.attribute == value does."
+            f"A transaction evaluates conditions and actions itself, so make them of PynamoDB's own classes, as "
+            f"Model.attribute == value does."
         )
     return name
 

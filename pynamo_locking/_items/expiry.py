@@ -149,7 +149,7 @@ class _Now(Value):
 
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
-        return str(get_value_placeholder({NUMBER: str(now_s())}, expression_attribute_values))
+        return str(get_value_placeholder(self.value, expression_attribute_values))
 
 
 def _alive(name: str) -> Condition:
