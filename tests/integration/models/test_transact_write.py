@@ -6,11 +6,13 @@ from contextlib import ExitStack
 
 import pytest
 from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
 from tests.support.versioned_models import FAILED, STOCK, connection_of, document, saved, stale
 from tests.support.wire import count_requests
+from tests.support.workers import Beside, Locks, Plain
 
 pytestmark = pytest.mark.core
 
@@ -191,3 +193,18 @@ def test_ours_100_actions_are_fine(ours):
             transaction.save(ours(f"{n:03}"))
     assert requests.by_operation == {"TransactWriteItems": 1}
     assert len(list(ours.scan(consistent_read=True))) == 100
+
+
+@pytest.mark.parametrize("model", [Plain, Beside], ids=["lock inside", "lock beside"])
+@pytest.mark.parametrize("way", ["save", "update", "delete"])
+def test_pynamodbs_own_class_refuses_what_can_be_locked(memory, model, way):
+    """At the call, naming ours, before anything is sent: it would pass by the lock."""
+    memory.bind(Locks, model)
+    item = model("a")
+    item.save()
+    arguments = [[model.value.add(1)]] if way == "update" else []
+    transaction = StockTransactWrite(connection=connection_of(model))
+    with count_requests() as counted, pytest.raises(ConfigurationError, match=r"Use pynamo_locking\.TransactWrite"):
+        getattr(transaction, way)(item, *arguments)
+    assert counted.by_operation == {}
+    assert model.get("a").value == 0
