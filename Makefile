@@ -18,6 +18,8 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
+# Python compiles the modules that it imports. To compile all that is installed takes pip as long as the rest.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 # `make coverage` measures what both commands execute of the package, without the tests that repeat another engine.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -128,19 +130,19 @@ $(SUITE_FILES)/.downloaded: $(wildcard $(SUITE)/requirements/*.txt) | $(BIN)/pyt
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(INSTALL) --upgrade "pip>=25.1"
 
 # All at once, as in CI: one resolution in place of three.
 set-up: $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group lint --group docs --group test-all
+	$(INSTALL) --editable . --editable simulator --group lint --group docs --group test-all
 	touch $(VENV)/.lint $(VENV)/.docs $(VENV)/.test $(VENV)/.test-all
 
 $(VENV)/.test $(VENV)/.test-all $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml simulator/pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group $*
+	$(INSTALL) --editable . --editable simulator --group $*
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.%: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	$(INSTALL) --editable ".[$*]"
 	touch $@
 
 clean: ## remove everything that was set up or built

@@ -15,7 +15,7 @@ from tests.support.bank_audit import run_bank
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
-SECONDS: Final = 60.0
+SECONDS: Final = 30.0
 
 
 @pytest.mark.timeout(SECONDS + 600)
