@@ -89,7 +89,7 @@ class Check:
     def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
         """Tell what became of the write, and note a loss of the lock."""
         state, own = self.own.row.state(image), self.own
-        outcome = judge(state, own.possession, self.number, kind=self.kind, repeated=in_doubt)
+        outcome = judge(state, own.ownership, self.number, kind=self.kind, repeated=in_doubt)
         is_removal = self.kind is not EntryEffect.KEEP
         if outcome is Outcome.LOST or (outcome is Outcome.UNKNOWN and not is_removal):
             own.absent_from(state, is_removal=is_removal)
@@ -607,7 +607,7 @@ class ItemWork(Work):
     def unknown(self, error: Exception) -> Exception:
         [made] = self.row.request.values()
         checks = (row.check for row in (self.row, *self.others) if row.check is not None)
-        return self.write.unknown(error, made, next((each.own.write_id(each.number) for each in checks), None))
+        return self.write.unknown(error, made, next((f"{each.own.entry.id}/{each.number}" for each in checks), None))
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:
@@ -667,7 +667,7 @@ def send_item(
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)
-        with held_entries[0].going():
+        with held_entries[0].removing():
             data = send(work)
         note_left(held_entries[0], data.get("Attributes") if finishes and check is not None else None)
         return data

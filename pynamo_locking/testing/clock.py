@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from typing_extensions import Self
 
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import heartbeat, held_lock, local_queue
+from pynamo_locking._locks import context, heartbeat, local_queue
 from pynamo_locking._locks.heartbeat import HeartbeatThread
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -184,7 +184,7 @@ class Timeline:
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread, in the context of the caller."""
-        context = contextvars.copy_context()
+        of_caller = contextvars.copy_context()
         begun = threading.Lock()
         begun.acquire()
 
@@ -195,7 +195,7 @@ class Timeline:
                 self._running.add(thread)
             begun.release()
             try:
-                context.run(target)
+                of_caller.run(target)
             except Closed:
                 pass
             finally:
@@ -559,10 +559,10 @@ _HELD: Final[ContextVar[Mapping[ClockView | None, Any]]] = ContextVar("pynamo_lo
 
 def _go_to(views: tuple[ClockView, ...]) -> None:
     """Let the running code be in the last of these, with the locks that it holds there."""
-    held = {**_HELD.get(), view_here(): held_lock.held_by_context.get()}
+    held = {**_HELD.get(), view_here(): context.held_by_context.get()}
     _HELD.set(held)
     _ENTERED.set(views)
-    held_lock.held_by_context.set(held.get(view_here(), {}))
+    context.held_by_context.set(held.get(view_here(), {}))
 
 
 class _LocalQueues(dict[Any, Any]):
@@ -628,7 +628,7 @@ class _VirtualRuntime(runtime.Runtime):
 
 
 class _Hearts:
-    """Replaces the heart of this process: by one for each virtual process, so that their clocks do not mix."""
+    """Replaces the heartbeat of this process: by one for each virtual process, so that their clocks do not mix."""
 
     def __init__(self) -> None:
         self._by_view: dict[ClockView | None, HeartbeatThread] = {}

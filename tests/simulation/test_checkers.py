@@ -187,8 +187,8 @@ def test_told_loss_needs_the_document() -> None:
 
 def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     """Report a lock with ticket 1, and what its holder's entry believes."""
-    possession = EntryOwnership("e1", 1, 1, reason=reason if is_lost else "")
-    held = SimpleNamespace(entry=SimpleNamespace(id="e1", ticket=1), possession=possession, is_detached=False)
+    ownership = EntryOwnership("e1", 1, 1, reason=reason if is_lost else "")
+    held = SimpleNamespace(entry=SimpleNamespace(id="e1", ticket=1), ownership=ownership)
     grant(history, 1).lock = SimpleNamespace(_handle=SimpleNamespace(entry=held))
 
 

@@ -85,5 +85,5 @@ def simulated_processes(simulated: SimulatedRuntime, more: Sequence[Replacement]
             yield
         finally:
             for entry in runtime.living(held_lock.all_held):
-                entry.possession = entry.possession.over()
+                entry.ownership = entry.ownership.ended()
             release._unfinished.clear()

@@ -275,5 +275,5 @@ class Quiet(Checker):
                 self.require(not left_there, f"{process.name} still has {name}: {left_there}")
             heart = process.own.get("heart")
             if heart is not None:
-                left = [str(own) for _, _, own in heart._due if own.possession.is_held]
+                left = [str(own) for _, _, own in heart._due if own.ownership.is_held]
                 self.require(not heart._threads and not left, f"{process.name} still renews {left}")

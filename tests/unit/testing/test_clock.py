@@ -383,7 +383,7 @@ def test_a_thread_that_still_waits_hears_of_the_end():
 def test_a_lock_from_before_lives_in_real_time(database):
     """The heart of the process goes on beating by the real clock, and renews only what is really old."""
     with Counter.locked("a", lease=9) as lock:  # renewed after 3 s; 6 s more for a machine that is busy
-        before = lock._handle.entry.deadline
+        before = lock._handle.entry.clock.deadline
         with VirtualClock() as clock:
             clock.jump(HOUR)
             renewed = threading.Event()
@@ -397,7 +397,7 @@ def test_a_lock_from_before_lives_in_real_time(database):
 
             database.handle = see
             assert renewed.wait(PATIENCE_S), (lock.lost.is_set(), [thread.name for thread in threading.enumerate()])
-        assert before <= lock._handle.entry.deadline < before + 60
+        assert before <= lock._handle.entry.clock.deadline < before + 60
         assert not lock.lost.is_set()
 
 
