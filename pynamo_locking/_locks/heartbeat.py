@@ -49,7 +49,7 @@ class HeartbeatThread:
 
     def add(self, held: Renewable) -> None:
         """Renew an entry from now on, a third of its lease after its last renewal began."""
-        self._push(held, held.clock.next_renewal)
+        self._push(held, next_renewal(held.clock.started, held.entry.lease))
 
     def remove(self, held: Renewable) -> None:  # noqa: ARG002 - the entry itself says that it has ended
         """Note that an entry needs no more renewals; the heap is swept from time to time."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.dynamodb import NO_TABLE
 from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.lease import LeaseClock
 from pynamo_locking._core.lock_modes import SHARED
 from pynamo_locking._core.lock_queue import MAX_HOLD, EntryOwnership, HoldState
 from pynamo_locking._io import client, event_stream, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._locks import heartbeat, local_queue, lock_events, release
 from pynamo_locking._locks.instances import LockedItem
-from pynamo_locking._locks.lease_clock import LeaseClock
 from pynamo_locking._locks.lock_events import HoldReport
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
@@ -61,6 +61,15 @@ _LOST: Final = {
     ),
     "": "is no longer in the queue: it was released or its item deleted",
 }
+
+
+class _Mutexes:
+    """Of one held entry. A forked child replaces them together: a thread of its parent may have them."""
+
+    def __init__(self) -> None:
+        self.facts = runtime.current.mutex()  # of what is known, and of the number of acquisitions
+        self.renewing = runtime.current.mutex()
+        self.writing = runtime.current.mutex()  # reentrant: a signal of PynamoDB may write as well
 
 
 class HeldEntry:
@@ -105,13 +114,8 @@ class HeldEntry:
         self.pid: int = runtime.pid()
         self.depth: int = 1
         self.last_write: int = entry.writes
-        self._make_mutexes()
+        self._mutexes = _Mutexes()
         all_held[self] = None
-
-    def _make_mutexes(self) -> None:
-        self._mutex = runtime.current.mutex()
-        self._writing = runtime.current.mutex()  # reentrant: a signal of PynamoDB may write as well
-        self.clock.renewing = runtime.current.mutex()
 
     def __deepcopy__(self, memo: object) -> HeldEntry:
         """Copies of an item that came out of a lock are guarded by the same entry."""
@@ -129,11 +133,11 @@ class HeldEntry:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it has ended."""
-        return self.clock.remaining if self.ownership.is_held else 0.0
+        return self.clock.remaining(runtime.current.monotonic()) if self.ownership.is_held else 0.0
 
     def is_allowed(self) -> bool:
         """Tell whether it is held; note the loss if `max_hold` has ended by now."""
-        if self.clock.is_held_too_long:
+        if runtime.current.monotonic() >= self.clock.ends_at:
             self.lose(MAX_HOLD)
         return self.ownership.is_held
 
@@ -181,7 +185,7 @@ class HeldEntry:
         self, change: Callable[Concatenate[EntryOwnership, _P], EntryOwnership], *args: _P.args, **kwargs: _P.kwargs
     ) -> None:
         """Note what is known from now on. An end or a loss is told once, outside of the mutex."""
-        with self._mutex:
+        with self._mutexes.facts:
             before, self.ownership = self.ownership, change(self.ownership, *args, **kwargs)
             now = self.ownership
             if now.reason:
@@ -212,8 +216,8 @@ class HeldEntry:
         return LockLost(what, reason=reason or "deleted", ticket=self.entry.ticket)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: the parent holds it. Mutexes may be locked forever here, so make new ones."""
-        self._make_mutexes()
+        """In a forked child: the parent holds it."""
+        self._mutexes = _Mutexes()
         self.ownership = self.ownership.forked()
         if not self.ownership.is_over:
             getattr(self.report.lost, "_at_fork_reinit", lambda: None)()  # its mutex may be locked as well
@@ -228,7 +232,7 @@ class HeldEntry:
             LockLost: our entry is gone.
             Unavailable: no response; the lease is what it was.
         """
-        with event_stream.scope(), self.clock.renewing:
+        with event_stream.scope(), self._mutexes.renewing:
             if not self.is_allowed():
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.clock.deadline
@@ -252,7 +256,7 @@ class HeldEntry:
     @contextlib.contextmanager
     def writing(self, *, is_last: bool = False) -> Iterator[int]:
         """Number the next guarded write, one at a time; `is_last` if others may hold the lock after it."""
-        with event_stream.scope(), self._writing:
+        with event_stream.scope(), self._mutexes.writing:
             self.refuse_if_lost()
             if not is_last:
                 self.refuse_if_shared()  # even if this thread has waited here for the last write
@@ -276,7 +280,7 @@ class HeldEntry:
 
     def take_again(self) -> bool:
         """Count one more acquisition by the same context; False if the last one was released already."""
-        with self._mutex:
+        with self._mutexes.facts:
             if self.ownership.is_over or self.depth == 0:
                 return False
             self.depth += 1
@@ -284,7 +288,7 @@ class HeldEntry:
 
     def give_back(self) -> bool:
         """Count one acquisition less; True if that was the last."""
-        with self._mutex:
+        with self._mutexes.facts:
             self.depth -= 1
             return self.depth == 0
 

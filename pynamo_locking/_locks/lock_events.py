@@ -15,11 +15,11 @@ from pynamo_locking.exceptions import LockTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking._core.lease import LeaseClock
     from pynamo_locking._core.lock_queue import EntryOwnership, LockState, QueueEntry
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.runtime import Event
     from pynamo_locking._locks.instances import LockedItem
-    from pynamo_locking._locks.lease_clock import LeaseClock
     from pynamo_locking._locks.local_queue import LocalWaiter
     from pynamo_locking._locks.options import LockOptions
 
@@ -156,7 +156,7 @@ class HoldReport:
         """Report that a renewal got no usable answer; `is_odd` logs the trace of an error that is not expected."""
         now = runtime.current.monotonic()
         if self._renewed_s is None:
-            self._renewed_s = held.clock.renewed_at
+            self._renewed_s = held.clock.started
             self._next_s, self._pause_s, self._is_over = now, _FIRST_PAUSE_S, False
         has_ended = not held.remaining and not self._is_over
         should_log = held.ownership.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew

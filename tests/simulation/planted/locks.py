@@ -209,7 +209,7 @@ WAITING: Final = (
     bug(
         "lease from after the write: The lease counts from the answer, not from before the request.",
         Search(Plan("embedded", faults={Fault.PAUSE_AFTER: 1}), "Fifo", "OneHolder"),
-        Change("_locks/lease_clock.py", "= started + self", "= runtime.current.monotonic() + self"),
+        Change("_locks/held_lock.py", "self.clock.renewed(started)", "self.clock.renewed(runtime.current.monotonic())"),
         Change(
             "_locks/acquire.py",
             "            return request()\n        except Refused",
@@ -222,7 +222,7 @@ WAITING: Final = (
         Search(Plan("long work"), "Progress"),
         Change(
             "_locks/heartbeat.py",
-            "self._push(held, held.clock.next_renewal)",
+            "self._push(held, next_renewal(held.clock.started, held.entry.lease))",
             "pass",
         ),
     ),

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from pynamo_locking._core.lease import LeaseClock
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import heartbeat
 from pynamo_locking._locks.heartbeat import MAX_THREADS, HeartbeatThread
-from pynamo_locking._locks.lease_clock import LeaseClock
 from pynamo_locking._locks.lock_events import HoldReport
 from pynamo_locking.exceptions import LockLost
 from tests.unit.helpers import entry
