@@ -17,6 +17,8 @@ from pynamo_locking._items import versions
 from pynamo_locking._locks.held_lock import HeldEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import LockMode
@@ -127,6 +129,11 @@ def entry_held_here(row: LockRow, lock_mode: LockMode, last: HeldEntry | None) -
             f"the start, or release it, acquire it again, and read again."
         )
     return found
+
+
+def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
+    """Return entries in the order in which all writers lock them for writing, so that writers cannot deadlock."""
+    return sorted(entries, key=lambda held: held.entry.id)
 
 
 def usable(held: HeldEntry | None) -> HeldEntry | None:

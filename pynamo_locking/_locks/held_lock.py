@@ -28,7 +28,7 @@ from pynamo_locking._locks.lock_events import HoldReport
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import Concatenate
 
     from typing_extensions import ParamSpec
@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.local_queue import LocalWaiter
 
     _P = ParamSpec("_P")
-
-
-def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
-    """Return entries in the order in which all writers lock them for writing, so that writers cannot deadlock."""
-    return sorted(entries, key=lambda held: held.entry.id)
 
 
 #: How a lock was lost, in words.

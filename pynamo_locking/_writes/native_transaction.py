@@ -10,7 +10,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._items import versions
-from pynamo_locking._locks import fencing, held_lock
+from pynamo_locking._locks import context, fencing, held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._writes import send
 from pynamo_locking._writes.send import Check, RowWrite, Work
@@ -96,7 +96,7 @@ class TransactionActions(Work):
         embedded = [(row, row.check.own) for row in self.by_key.values() if row.check is not None]
         named = {*self.entries, *(own for _, own in embedded)}
         with contextlib.ExitStack() as held:
-            numbers = {own: held.enter_context(own.writing()) for own in held_lock.in_order(named)}
+            numbers = {own: held.enter_context(own.writing()) for own in context.in_order(named)}
             held_rows = [RowWrite(None, own.row, check=Check(own, numbers[own])) for own in self.entries]
             values = self._rows_of_values()
             for row, own in embedded:

@@ -33,7 +33,8 @@ from pynamo_locking._io import client, protocol, responses, runtime, wakeups
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import versions
 from pynamo_locking._locks import fencing, local_queue
-from pynamo_locking._locks.held_lock import in_order, note_left
+from pynamo_locking._locks.context import in_order
+from pynamo_locking._locks.held_lock import note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
 from pynamo_locking._pynamodb import attempts_of, connection_of
 from pynamo_locking._writes.write import CHECK, DELETE, Sent, locked_by, outcome_query_of, why_refused
