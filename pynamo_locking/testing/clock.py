@@ -452,7 +452,7 @@ class VirtualClock:
         self._world = _VirtualRuntime(self, self._timeline, self._before)
         self._ends.callback(runtime.install, self._before)
         runtime.install(self._world)
-        mine = (heartbeat, "heartbeat_thread", _Hearts()), (local_queue, "local_queues", _LocalQueues())
+        mine = (heartbeat, "heartbeat_thread", _Heartbeats()), (local_queue, "local_queues", _LocalQueues())
         for module, name, of_each_process in mine:
             self._ends.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, of_each_process)
@@ -627,18 +627,18 @@ class _VirtualRuntime(runtime.Runtime):
             self._timeline.spawn(target, name)
 
 
-class _Hearts:
+class _Heartbeats:
     """Replaces the heartbeat of this process: by one for each virtual process, so that their clocks do not mix."""
 
     def __init__(self) -> None:
         self._by_view: dict[ClockView | None, HeartbeatThread] = {}
         self._guard = runtime.Runtime().mutex()
 
-    def add(self, own: HeldEntry) -> None:
-        self._mine().add(own)
+    def add(self, held: HeldEntry) -> None:
+        self._mine().add(held)
 
-    def remove(self, own: HeldEntry) -> None:
-        self._mine().remove(own)
+    def remove(self, held: HeldEntry) -> None:
+        self._mine().remove(held)
 
     def _mine(self) -> HeartbeatThread:
         view = view_here()

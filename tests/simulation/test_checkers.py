@@ -321,7 +321,7 @@ def test_quiet() -> None:
     with refused("Quiet"):
         history.checked_by("Quiet").at_end()
     history.process.own.clear()
-    history.process.own["heart"] = SimpleNamespace(_due=[], _threads=1)
+    history.process.own["heartbeat"] = SimpleNamespace(_due=[], _threads=1)
     with refused("Quiet"):
         history.checked_by("Quiet").at_end()
     history.process.own.clear()

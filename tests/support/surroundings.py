@@ -68,16 +68,15 @@ def _renewed() -> list[str]:
 
     The context of the tests forgets the locks too, also those that have ended, which are no fault.
     """
-    entries, heart = runtime.living(held_lock.all_held), heartbeat.heartbeat_thread
-    renewed = {id(own) for _, _, own in heart._due}
+    entries, thread = runtime.living(held_lock.all_held), heartbeat.heartbeat_thread
+    renewed = {id(held) for _, _, held in thread._due}
     words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.ownership.is_held]
     for each in entries:
         each.ownership = each.ownership.ended()
     context.held_by_context.set({})
-    with (
-        heart._condition
-    ):  # or a thread of it comes to what is in there by the clock of a later test, and starts others
-        heart._due.clear()
+    # Or a thread of it comes to what is in there by the clock of a later test, and starts others.
+    with thread._condition:
+        thread._due.clear()
     return words
 
 
@@ -115,7 +114,7 @@ def _replaceable() -> dict[str, object]:
         "profile function": sys.getprofile(),
         "switch of the collector of garbage": gc.isenabled(),
         "handler of SIGINT": signal.getsignal(signal.SIGINT),
-        "heart": heartbeat.heartbeat_thread,
+        "heartbeat": heartbeat.heartbeat_thread,
         "handler of SIGTERM": signal.getsignal(signal.SIGTERM),
         "botocore.endpoint.time": _ENDPOINT.time,
         "Endpoint._do_get_response": _ENDPOINT.Endpoint._do_get_response,
