@@ -478,8 +478,8 @@ ROWS: Final = (
     (
         "a holder takes its id under another ticket for its lock",
         "_locks/held_lock.py",
-        "if state.find(self.entry.id, self.entry.ticket) is None:",
-        "if state.find(self.entry.id) is None:",
+        "if state.find(held.entry.id, held.entry.ticket) is None:",
+        "if state.find(held.entry.id) is None:",
         "integration/locks/test_entering.py::test_a_late_copy_of_the_request_to_enter_does_not_bring_a_lost_lock_back",
     ),
     (
@@ -492,7 +492,7 @@ ROWS: Final = (
     (
         "what was granted to a task belongs to the thread of its last request",
         "_locks/lock.py",
-        "        held.party = party  # not the thread of the last request\n",
+        "        held.thread_or_task = here  # not the thread of the last request\n",
         "",
         "integration/locks/test_locks.py::test_the_same_party_enters_again_with_the_same_ticket",
     ),
@@ -506,8 +506,8 @@ ROWS: Final = (
     (
         "max_hold counts from the last renewal before the grant",
         "_locks/acquire.py",
-        "held.ends_at = runtime.current.monotonic() +",
-        "held.ends_at = self._started +",
+        "held.clock.ends_at = runtime.current.monotonic() +",
+        "held.clock.ends_at = self._started +",
         "integration/locks/test_longest_hold.py::test_it_counts_from_the_grant",
     ),
     (
@@ -541,8 +541,8 @@ ROWS: Final = (
     (
         "a refreshed instance still belongs to a lost lock",
         "_models/writes.py",
-        "if own is not None and not own.possession.is_held:",
-        "if own is not None and own.possession.is_held:",
+        "if own is not None and not own.ownership.is_held:",
+        "if own is not None and own.ownership.is_held:",
         "integration/models/test_reading.py::test_an_item_of_a_lock_that_was_lost_is_saved_after_a_refresh",
     ),
     (

@@ -192,3 +192,38 @@ def test_modules_are_short() -> None:
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
 
     assert {name: length for name, length in lengths.items() if length > 900} == {}
+
+
+#: Classes that are larger than the bounds, each to be made smaller: issue 45.
+TOO_LARGE = {"Acquisition", "MultiRequestCommit", "TransactionItem", "TransactionItems"}
+
+
+def members(of: ast.ClassDef) -> tuple[set[str], list[str]]:
+    """The fields that a class declares or sets on itself, and its methods."""
+    methods = [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    fields = {
+        node.target.id for node in of.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    fields |= {
+        name.id
+        for node in of.body
+        if isinstance(node, ast.Assign)
+        for name in node.targets
+        if isinstance(name, ast.Name)
+    }
+    for node in [node for method in methods for node in ast.walk(method)]:
+        is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+        if is_own and isinstance(node.ctx, ast.Store):
+            fields.add(node.attr)
+    return fields, [method.name for method in methods]
+
+
+def test_no_class_is_a_machine() -> None:
+    """Who opens a class has at most 15 fields and 40 methods in mind."""
+    classes = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    large = {}
+    for each in classes:
+        fields, methods = members(each)
+        if len(fields) > 15 or len(methods) > 40:
+            large[each.name] = len(fields), len(methods)
+    assert large.keys() <= TOO_LARGE, large

@@ -249,6 +249,44 @@ def next_renewal(started: float, lease: float) -> float:
     return started + lease * RENEW_AFTER
 
 
+class LeaseClock:
+    """Until when a held entry lasts, by this process's own monotonic clock.
+
+    A lease counts from before the write that begins it, never from its answer: DynamoDB may have applied it at any
+    moment between.
+
+    Args:
+        lease: in seconds.
+        started: when the write began that created or last renewed the entry.
+        heartbeats: number of the last renewal that was sent; the image may show an older one.
+
+    Attributes:
+        deadline: the end of the lease.
+        ends_at: the end of `max_hold`.
+        has_heartbeat: whether the heartbeat renews it.
+    """
+
+    def __init__(self, lease: float, started: float, heartbeats: int) -> None:
+        self.lease = lease
+        self.deadline = started + lease
+        self.heartbeats = heartbeats
+        self.ends_at = math.inf
+        self.has_heartbeat = False
+
+    @property
+    def started(self) -> float:
+        """When the write began that created or last renewed the entry."""
+        return self.deadline - self.lease
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds until the lease ends; 0 if it has ended, or `max_hold` has."""
+        return max(0.0, self.deadline - now) if now < self.ends_at else 0.0
+
+    def renewed(self, started: float) -> None:
+        """Note that a renewal was applied, which began then."""
+        self.deadline = started + self.lease
+
+
 def retry_delay(lease: float, jitter: float) -> float:
     """Return how soon a failed renewal is sent again: several times in a lease."""
     return min(1.0, lease / 20) * (0.5 + jitter / 2)

@@ -354,6 +354,21 @@ class MissingEntry(Enum):
     UNKNOWN = "unknown"  # lost or left
 
 
+class HoldState(Enum):
+    """What this process does with an entry that it was granted. It is over in the last four states."""
+
+    HELD = "its holder works under it"
+    KEPT = "its holder works under it; if that is interrupted, the entry stays, for whoever goes on with it"
+    DOWNGRADING = "its holder has asked to share it, and DynamoDB has not answered"
+    ENDED = "a request of ours has removed it, or it is known to be gone"
+    ORPHANED = "its holder has given it up; a thread removes it, or its lease ends"
+    LEFT = "its holder was interrupted; it stays until its lease ends, for whoever goes on with it"
+    DETACHED = "another entry has taken its place, for whoever has the token"
+
+
+_OVER: Final = HoldState.ENDED, HoldState.ORPHANED, HoldState.LEFT, HoldState.DETACHED
+
+
 class EntryOwnership(NamedTuple):
     """What is known of an entry since it was granted: held until its loss is proven, or until it is released.
 
@@ -361,7 +376,7 @@ class EntryOwnership(NamedTuple):
         id: of the entry.
         ticket: of the entry. A late copy of the request to enter may revive the id under another ticket.
         since: the first ticket of its lock document, which may be deleted and created again.
-        is_over: whether it was released, also after a loss. It is neither renewed nor written under any more.
+        state: what this process does with it, also after a loss.
         reason: why it is lost, as in `LockLost`; empty unless that is proven.
         removals: how many copies of requests to remove it have no definite answer yet. While there is one, the absence
             of the entry proves no loss.
@@ -373,30 +388,70 @@ class EntryOwnership(NamedTuple):
     id: str
     ticket: int
     since: int
-    is_over: bool = False
+    state: HoldState = HoldState.HELD
     reason: str = ""
     removals: int = 0
     may_delete: bool = False
     is_attached: bool = False
 
     @property
+    def is_over(self) -> bool:
+        """Whether it is neither renewed nor written under any more, whether it is lost or not."""
+        return self.state in _OVER
+
+    @property
     def is_held(self) -> bool:
-        """Whether it is neither released nor known to be lost."""
-        return not (self.is_over or self.reason)
+        """Whether it is neither over nor known to be lost."""
+        return not (self.reason or self.state in _OVER)
 
     @property
     def may_stand(self) -> bool:
-        """Whether the entry may be in the queue, so that it has to be removed."""
+        """Whether the entry may be in the queue."""
         return self.reason in ("", MAX_HOLD)
+
+    @property
+    def stays(self) -> bool:
+        """Whether an interrupt of its holder leaves it in the queue."""
+        return self.state in (HoldState.KEPT, HoldState.LEFT)
 
     @property
     def is_copied(self) -> bool:
         """Whether this process has a mere copy of it: it was forked, or restored from a snapshot, since the grant."""
         return self.reason in ("forked", "restored")
 
-    def over(self) -> EntryOwnership:
-        """Note that it is released."""
-        return self if self.is_over else self._replace(is_over=True)
+    def ended(self) -> EntryOwnership:
+        """Note that a request of ours has removed it, or that it is gone."""
+        return self._over(HoldState.ENDED)
+
+    def orphaned(self) -> EntryOwnership:
+        """Note that its holder has given it up, or is gone, and no request is known to have removed it."""
+        return self._over(HoldState.LEFT if self.state is HoldState.KEPT else HoldState.ORPHANED)
+
+    def detached(self) -> EntryOwnership:
+        """Note that another entry has taken its place."""
+        return self._over(HoldState.DETACHED)
+
+    def _over(self, state: HoldState) -> EntryOwnership:
+        return self if self.is_over else self._replace(state=state)
+
+    def kept(self) -> EntryOwnership:
+        """Note that it stays if its holder is interrupted."""
+        return self._moved(HoldState.HELD, HoldState.KEPT)
+
+    def claimed(self) -> EntryOwnership:
+        """Note that its holder has it, and releases it."""
+        return self._moved(HoldState.KEPT, HoldState.HELD)
+
+    def downgrading(self) -> EntryOwnership:
+        """Note that a request to share it was sent."""
+        return self._moved(HoldState.HELD, HoldState.DOWNGRADING)
+
+    def downgraded(self) -> EntryOwnership:
+        """Note that the request to share it was applied."""
+        return self._moved(HoldState.DOWNGRADING, HoldState.HELD)
+
+    def _moved(self, before: HoldState, after: HoldState) -> EntryOwnership:
+        return self._replace(state=after) if self.state is before else self
 
     def lost(self, reason: str) -> EntryOwnership:
         """Note that its loss is proven; without effect if it is not held."""
@@ -410,7 +465,7 @@ class EntryOwnership(NamedTuple):
         """Note that so many more requests to remove it may arrive; -1 once DynamoDB refused one of them."""
         return self._replace(removals=self.removals + copies)
 
-    def deleting(self, expected: bool) -> EntryOwnership:  # noqa: FBT001
+    def deleting(self, *, expected: bool) -> EntryOwnership:
         """Note that a transaction may delete it with the item, or is known not to have done so."""
         return self._replace(may_delete=expected)
 
@@ -418,7 +473,7 @@ class EntryOwnership(NamedTuple):
         """Note that a request (one of the `removals` if `is_removal`) was refused with a document without it."""
         is_deleted = state.since != self.since
         if self.may_delete and is_deleted:
-            return self.over()
+            return self.ended()
         why = self.why_absent(state, is_removal=is_removal, in_doubt=self.removals > is_removal)
         return self.lost("deleted" if is_deleted else "evicted") if why is MissingEntry.LOST else self
 

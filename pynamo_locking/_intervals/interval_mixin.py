@@ -173,7 +173,7 @@ class Intervals(IntervalQueries[_M]):
         finally:
             _show(row, axis, before)
         held: Any = getattr(row._make_writer(), "own", None)
-        if held is not None and held.edits and placing.key != placing.leaves:
+        if held is not None and held.item.edits and placing.key != placing.leaves:
             raise ConfigurationError(
                 f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
                 f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "

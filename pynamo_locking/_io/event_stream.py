@@ -179,7 +179,7 @@ class Scope:
         self._consumed: dict[object, float] = {}  # by thread: each thread of a commit adds to its own
         self.is_waiting = False
         self.kept: list[Event] = []
-        self._thread = runtime.current.party()[0] if keeps else None
+        self._thread = runtime.current.thread_or_task()[0] if keeps else None
         self._is_over = False
 
     def __enter__(self) -> Self:
@@ -208,7 +208,7 @@ class Scope:
     def consume(self, units: float | None) -> None:
         """Count what a request, or a piece of work inside of this one, has consumed."""
         if units is not None:
-            thread = runtime.current.party()[0]
+            thread = runtime.current.thread_or_task()[0]
             self._consumed[thread] = self._consumed.get(thread, 0.0) + units
 
     def keeper_here(self) -> Scope | None:
@@ -217,7 +217,7 @@ class Scope:
         None where its mutex is not held: in a copy of the context that outlives it, or in another thread.
         """
         keeper = self._keeper
-        is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.party()[0]
+        is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.thread_or_task()[0]
         return keeper if is_here else None
 
 

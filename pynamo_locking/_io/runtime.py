@@ -159,7 +159,7 @@ class Runtime:
         empty = contextvars.Context()  # some builds of Python 3.14 would pass on our context, with the locks it holds
         threading.Thread(target=empty.run, args=(target,), name=name, daemon=True).start()
 
-    def party(self) -> tuple[object, ...]:
+    def thread_or_task(self) -> tuple[object, ...]:
         """Return who is running: this thread, and within it the asyncio task if there is one."""
         asyncio = sys.modules.get("asyncio")  # a program with tasks has imported it
         try:

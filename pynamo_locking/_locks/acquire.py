@@ -490,7 +490,7 @@ class Acquisition:
         behind = [entry for entry in self._state.entries if entry.id != self._entry.id]
         held.behind = tuple(behind[i].id for i in front(entry.lock_mode for entry in behind))
         held.caller = self._caller
-        held.ends_at = runtime.current.monotonic() + self._options.max_hold
+        held.clock.ends_at = runtime.current.monotonic() + self._options.max_hold
         return held
 
     # Giving up
@@ -627,12 +627,12 @@ def release_later(work: Callable[[], object], held: HeldEntry | None) -> None:
         start(work)
     except RuntimeError:
         if held is not None:
-            held.end(is_confirmed=False)  # or the heartbeat would renew it for ever
+            held.orphaned()  # or the heartbeat would renew it for ever
 
 
 def current() -> Any:
     """Return the task that calls this, or None."""
-    place = runtime.current.party()[-1]
+    place = runtime.current.thread_or_task()[-1]
     return place() if isinstance(place, weakref.ref) else None
 
 
@@ -643,7 +643,8 @@ def can_wait(held: HeldEntry) -> bool:
     for that. If the garbage collector closes it, it cannot: its loop is closed, and a task that runs is another one.
     """
     task = current()
-    return task is not None and (held.party == runtime.current.party() or type(task.get_coro()).__name__ == _CLOSING)
+    is_its = held.thread_or_task == runtime.current.thread_or_task()
+    return task is not None and (is_its or type(task.get_coro()).__name__ == _CLOSING)
 
 
 async def _step(taking: TaskAcquisition, pause: Pause) -> Pause | None:

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import check_lease, seconds
+from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io import client, concurrency, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.lock_requests import NewEntry
@@ -66,16 +67,16 @@ def detach(
             f"{held.row.label} was acquired {held.depth} times here, and each time would have to end: detach it where "
             f"it was acquired first."
         )
-    if held.edits:
+    if held.item.edits:
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
     name = name or runtime.current.entry_id()
     token = Token(target.model.Meta.table_name, target.key, name, held.entry.ticket, held.entry.lock_mode)
     token.key_of(target.model)
     new = NewEntry(name, held.entry.owner, lease_s, held.entry.lock_mode, token_id=name)
     try:
-        with held.writing(is_last=True), held.going():
+        with held.writing(is_last=True), held.removing():
             _move(held, new)
-        held.end(is_detached=True)
+        held.detached()
         return str(token)
     except (LockLost, ConfigurationError):  # it was not applied
         raise
@@ -116,7 +117,7 @@ def _move(held: HeldEntry, new: NewEntry) -> None:
 def _give_up(held: HeldEntry, name: str) -> None:
     """Let a thread remove the entry: first under its old id, after which no late copy of the request is applied."""
     release.remove_entry_later(held.row, held.entry.id, name)
-    held.end(is_confirmed=False)
+    held.orphaned()
 
 
 class Attachment(Acquisition):
@@ -171,7 +172,7 @@ class Attachment(Acquisition):
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
         held = yield from super()._grant(image)
         if held is not None:
-            held.stays = True  # for whoever attaches the token next, until this caller has the lock
+            held.note(EntryOwnership.kept)  # for whoever attaches the token next, until this caller has the lock
         return held
 
     @override

@@ -1,7 +1,7 @@
 """One thread per process renews the entries of all held locks.
 
 Entries wait in a heap by the time of their next renewal. One thread serves them. While it is busy, another thread
-watches the heap; while requests are slow, a few more help, and end again. No caller can block the heart: adding and
+watches the heap; while requests are slow, a few more help, and end again. No caller can block the heartbeat: adding and
 removing only touch the heap, and every request has the lock's short timeouts.
 """
 
@@ -15,7 +15,7 @@ from pynamo_locking._core.lease import next_renewal, retry_delay
 from pynamo_locking._io import runtime
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._locks.lock_events import HeldInfo, RenewalOutage
+from pynamo_locking._locks.lock_events import HeldFacts
 from pynamo_locking.exceptions import LockLost
 
 #: Requests in flight at once; at 20 ms a request that is 400 renewals per second.
@@ -28,11 +28,8 @@ _IDLE_S: Final = 5.0
 _SWEEP_AT: Final = 64
 
 
-class Renewable(HeldInfo, Protocol):
-    """What the heart knows of a held entry."""
-
-    outage: RenewalOutage
-    ends_at: float
+class Renewable(HeldFacts, Protocol):
+    """What the heartbeat asks of a held entry."""
 
     def is_allowed(self) -> bool: ...
 
@@ -52,20 +49,20 @@ class HeartbeatThread:
 
     def add(self, held: Renewable) -> None:
         """Renew an entry from now on, a third of its lease after its last renewal began."""
-        self._push(held, next_renewal(held.deadline - held.entry.lease, held.entry.lease))
+        self._push(held, next_renewal(held.clock.started, held.entry.lease))
 
     def remove(self, held: Renewable) -> None:  # noqa: ARG002 - the entry itself says that it has ended
         """Note that an entry needs no more renewals; the heap is swept from time to time."""
         with self._condition:
             self._released += 1
             if self._released > _SWEEP_AT and self._released * 2 > len(self._due):
-                self._due = [item for item in self._due if not item[2].possession.is_over]
+                self._due = [item for item in self._due if not item[2].ownership.is_over]
                 heapq.heapify(self._due)
                 self._released = 0
 
     def _push(self, held: Renewable, due: float) -> None:
         with self._condition:
-            heapq.heappush(self._due, (min(due, held.ends_at), next(self._order), held))
+            heapq.heappush(self._due, (min(due, held.clock.ends_at), next(self._order), held))
             if self._idle == 0:
                 self._start_thread()
             elif self._due[0][2] is held:
@@ -139,7 +136,7 @@ class HeartbeatThread:
             pass  # `HeldEntry.renew` has reported it
         except Exception as error:  # noqa: BLE001
             # The loss is not proven, so giving up would be wrong.
-            held.outage.failed(held, error, is_odd=True)
+            held.report.renewal_failed(held, error, is_odd=True)
         else:
             return next_renewal(started, lease)
         return self._soon(held)
@@ -153,7 +150,7 @@ heartbeat_thread = HeartbeatThread()
 
 
 def _reset_after_fork() -> None:
-    global heartbeat_thread  # noqa: PLW0603 - of a restored process the threads go on, with the heart that they have
+    global heartbeat_thread  # noqa: PLW0603 - of a restored process the threads go on, with the one they have
     heartbeat_thread = HeartbeatThread()
 
 

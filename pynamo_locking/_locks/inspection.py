@@ -17,7 +17,7 @@ from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, known_format
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.keys import is_base_64, key_attributes
-from pynamo_locking._locks import held_lock, local_queue
+from pynamo_locking._locks import context, held_lock, local_queue
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -243,8 +243,8 @@ Held = dict["HeldEntry", int]
 
 
 def held() -> Held:
-    context = held_lock.held_by_context.get().values()
-    return {each: each.depth for entries in context for each in entries if not each.possession.is_over}
+    parts = context.held_by_context.get().values()
+    return {each: each.depth for part in parts for each in part if not each.ownership.is_over}
 
 
 def release_all_since(before: Held, work: str) -> None:
@@ -258,7 +258,7 @@ def release_all_since(before: Held, work: str) -> None:
 
 def _give_back(held: HeldEntry, times: int) -> None:
     if [held.give_back() for _ in range(times)][-1]:  # else an outer block holds it as well
-        held_lock.remove_from_context(held)
+        context.remove(held)
         try:
             held.release()
         except LockingError as error:

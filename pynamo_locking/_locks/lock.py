@@ -11,12 +11,13 @@ from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
+from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io import concurrency, event_stream, runtime
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._locks import acquire, detach, fencing, heartbeat, held_lock, lock_events
+from pynamo_locking._locks import acquire, context, detach, fencing, heartbeat, held_lock, lock_events
 from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.context import entry_held_here
 from pynamo_locking._locks.detach import Attachment
-from pynamo_locking._locks.held_lock import held_by_this_context
 from pynamo_locking._locks.options import M
 from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
 
@@ -190,7 +191,7 @@ class LockHandle(Generic[M]):
                 f"this Lock object holds {self.target.row.label}, which was acquired {self.way}. Acquire it so "
                 f"again, or make another Lock object."
             )
-        held = held_by_this_context(self.target.row, self.options.lock_mode, self.entry)
+        held = entry_held_here(self.target.row, self.options.lock_mode, self.entry)
         if self.depth and (held is None or held is not self.entry):
             raise self._in_use()
         self._attempt = None
@@ -199,7 +200,7 @@ class LockHandle(Generic[M]):
     def _take_again(self, before: Before) -> HeldEntry | None:
         """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
         held = before[1]
-        if held is None or (held.possession.is_copied and not self.depth):
+        if held is None or (held.ownership.is_copied and not self.depth):
             return None
         token = self.options.token
         if token is not None and held.entry.token_id != token.id:
@@ -210,8 +211,8 @@ class LockHandle(Generic[M]):
         held.refuse_if_lost()  # an outer block has lost it; acquiring it again would hide that
         if not held.take_again():
             return None
-        if self.on_lost is not None and self.on_lost not in held.on_lost:
-            held.on_lost.append(self.on_lost)
+        if self.on_lost is not None and self.on_lost not in held.report.on_lost:
+            held.report.on_lost.append(self.on_lost)
         return held
 
     def _attempt_with(self, options: LockOptions) -> Acquisition:
@@ -227,12 +228,12 @@ class LockHandle(Generic[M]):
 
     async def _atake(self, options: LockOptions) -> HeldEntry:
         await concurrency.begin_in_turn()
-        party = runtime.current.party()
+        here = runtime.current.thread_or_task()
         attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
             held = await acquire.acquire_in_task(attempt.steps(), self._hold)
-        held.party = party  # not the thread of the last request
-        held_lock.add_to_context(held)
+        held.thread_or_task = here  # not the thread of the last request
+        context.add(held)
         return held
 
     def _reported(self, options: LockOptions) -> AbstractContextManager[Any]:
@@ -241,21 +242,21 @@ class LockHandle(Generic[M]):
 
     def _hold(self, held: HeldEntry) -> HeldEntry:
         try:
-            held_lock.refuse_expired(held, self.target)
+            held.item.refuse_expired(self.target)
             if self.on_lost is not None:
-                held.on_lost.append(self.on_lost)
+                held.report.on_lost.append(self.on_lost)
             lock_events.acquired(held)  # before any other event of it
             self._begin_heartbeat(held)
-            held_lock.add_to_context(held)
+            context.add(held)
         except BaseException:
             held.drop()
             raise
         return held
 
     def _begin_heartbeat(self, held: HeldEntry) -> None:
-        if self.options.heartbeat and not held.has_heartbeat:
+        if self.options.heartbeat and not held.clock.has_heartbeat:
             heartbeat.heartbeat_thread.add(held)
-            held.has_heartbeat = True
+            held.clock.has_heartbeat = True
 
     def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
         self._begin_heartbeat(held)
@@ -263,7 +264,7 @@ class LockHandle(Generic[M]):
             self._given = None
         self.entry, self.is_awaited = held, is_awaited
         self.depth += 1
-        held.stays = False
+        held.note(EntryOwnership.claimed)
 
     def _undo(self, before: Before | None) -> None:
         """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
@@ -273,7 +274,7 @@ class LockHandle(Generic[M]):
         if held is not None:
             held.depth = depth
         granted = None if self._attempt is None else self._attempt.held
-        if granted is not None and not granted.possession.is_over:
+        if granted is not None and not granted.ownership.is_over:
             granted.leave_behind()
 
     def cut_short(self) -> None:
@@ -298,8 +299,8 @@ class LockHandle(Generic[M]):
             self.depth = takes
             is_last = held.give_back()
             if is_last:
-                held_lock.remove_from_context(held)
-                if not held.possession.is_over:
+                context.remove(held)
+                if not held.ownership.is_over:
                     held.release()
         except LockingError:
             raise
@@ -310,8 +311,8 @@ class LockHandle(Generic[M]):
             raise
         finally:
             if is_last:  # no caller can release it any more, so nothing may renew it
-                held.end(is_confirmed=False)
-                held.shared = None  # it knows the entry
+                held.orphaned()
+                held.item.instance = None  # it knows the entry
 
     # Blocks
 
@@ -356,7 +357,7 @@ class LockHandle(Generic[M]):
             held = self.held_entry()
             is_last = self.is_outermost
             if isinstance(error, GeneratorExit) and not acquire.can_wait(held):
-                if not held.possession.is_over:
+                if not held.ownership.is_over:
                     acquire.release_later(leave, held)
             else:
                 await concurrency.to_the_end(leave_once)
@@ -368,7 +369,7 @@ class LockHandle(Generic[M]):
             raise
         finally:
             if held is not None and is_last:
-                held_lock.remove_from_context(held)
+                context.remove(held)
 
     def _leave_above(self, takes: int, error: BaseException) -> None:
         """Release what an interrupt has kept from being released: more than so many acquisitions."""
@@ -388,7 +389,7 @@ class LockHandle(Generic[M]):
     def __del__(self) -> None:
         """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
         held = self.entry if self.depth else None
-        if held is None or held.possession.is_over:
+        if held is None or held.ownership.is_over:
             return
         if not self._blocks:
             warnings.warn(
@@ -441,12 +442,12 @@ class LockHandle(Generic[M]):
     @property
     def item_is_deleted(self) -> bool:
         held = self.held_entry()
-        return held.possession.is_over or held.is_item_deleted
+        return held.ownership.is_over or held.item.is_deleted
 
     def forget_item(self) -> None:
         """Let `item` be read again the next time."""
-        held = self.held_entry()
-        held.image = held.shared = self._given = None
+        self.held_entry().item.forget()
+        self._given = None
 
     def last_entry(self) -> HeldEntry:
         if self.entry is None:
@@ -459,7 +460,7 @@ class LockHandle(Generic[M]):
     def must_read(self) -> bool:
         held = self.last_entry()
         is_known = self._given is not None or held.entry.lock_mode.is_ranged
-        return not is_known and held_lock.must_read(held, self.target)
+        return not is_known and held.item.must_read(self.target)
 
     def current_item(self) -> M:
         held = self.last_entry()
@@ -468,7 +469,7 @@ class LockHandle(Generic[M]):
                 f"{self.target.row.label} is locked as a range, which has no item: query what is in it."
             )
         if self._given is None:
-            self._given = held_lock.item_of(held, self.target)
+            self._given = held.item.instance_of(self.target, held)
         return self._given
 
 
@@ -675,7 +676,7 @@ class Lock(Generic[M]):
     @property
     def lost(self) -> Event:
         """An event of `threading`, set once it is proven that the lock was lost. Its wait() blocks the event loop."""
-        return self._handle.last_entry().lost
+        return self._handle.last_entry().report.lost
 
     # Keeping it
 

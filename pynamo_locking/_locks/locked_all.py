@@ -9,7 +9,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.lock_modes import spanning
 from pynamo_locking._io import runtime
-from pynamo_locking._locks.held_lock import held_by_this_context
+from pynamo_locking._locks.context import entry_held_here
 from pynamo_locking._locks.lock import Lock, handle_of
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
     handle = handle_of(lock)
-    held = held_by_this_context(handle.target.row, handle.options.lock_mode, handle.entry)
-    return held is not None and not held.possession.reason
+    held = entry_held_here(handle.target.row, handle.options.lock_mode, handle.entry)
+    return held is not None and not held.ownership.reason
 
 
 def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Block[Lock[M] | None]:

@@ -67,7 +67,9 @@ def remove_entry(
     An entry that is known is handed over to the next caller behind that leader of this process.
     """
     try:
-        _remove(row, entry_id, caller, entry)
+        wakeups.tell_waiters(row, release(row, entry_id, caller, entry) or None)
+    except (Refused, Unavailable, LockingError):  # not there; a thread goes on; or refused for good
+        pass
     except Exception:
         logger.exception("removal from %s failed; a thread goes on with it", row.label)
         remove_entry_later(row, entry_id)
@@ -80,31 +82,27 @@ def remove_entry_later(row: LockRow, *entry_ids: str) -> None:
     """Let a thread remove an entry, or several one by one. Without a thread they stay until the process ends."""
     _unfinished.update(dict.fromkeys(entry_ids, row))
     with contextlib.suppress(RuntimeError):
-        runtime.current.spawn(partial(_finish_all, row, entry_ids), name="pynamo-locking-leaving")
+        runtime.current.spawn(partial(_remove_persistently, row, entry_ids), name="pynamo-locking-leaving")
 
 
-def _finish_all(row: LockRow, entry_ids: tuple[str, ...]) -> None:
+def _remove_persistently(row: LockRow, entry_ids: tuple[str, ...]) -> None:
     for entry_id in entry_ids:
-        _finish(row, entry_id)
+        request = partial(_release, row, entry_id)
+        try:
+            wakeups.tell_waiters(row, persistently(request) or None)
+        except (Refused, LockingError):  # it is not there, or DynamoDB refuses such requests for good
+            pass
+        except Unavailable as error:
+            logger.warning("gave up releasing the lock %s; waiters wait until its lease ends: %s", row.label, error)
+        except BaseException:
+            logger.exception("removal from %s failed; waiters wait until the lease ends", row.label)
+        finally:
+            _unfinished.pop(entry_id, None)
 
 
-def _finish(row: LockRow, entry_id: str) -> None:
-    try:
-        image = persistently(lambda: lock_requests.release(row, entry_id, want_image=wakeups.has_waiters(row)))
-        wakeups.tell_waiters(row, image or None)
-    except (Refused, LockingError):  # it is not there, or DynamoDB refuses such requests for good
-        pass
-    except Unavailable as error:
-        logger.warning("gave up releasing the lock %s; waiters wait until its lease ends: %s", row.label, error)
-    except BaseException:
-        logger.exception("removal from %s failed; waiters wait until the lease ends", row.label)
-    finally:
-        _unfinished.pop(entry_id, None)
-
-
-def _remove(row: LockRow, entry_id: str, caller: LocalWaiter | None = None, entry: QueueEntry | None = None) -> None:
-    with contextlib.suppress(Refused, Unavailable, LockingError):  # DynamoDB may refuse such requests for good
-        wakeups.tell_waiters(row, release(row, entry_id, caller, entry) or None)
+def _release(row: LockRow, entry_id: str) -> Image | None:
+    """Send one request that removes an entry; its response has the new image if waiters want that."""
+    return lock_requests.release(row, entry_id, want_image=wakeups.has_waiters(row))
 
 
 def release(
@@ -123,7 +121,7 @@ def release(
     try:
         if after is not None and entry is not None:
             return _hand_over(row, entry, after, caller)
-        return client.patiently(lambda: lock_requests.release(row, entry_id, want_image=wakeups.has_waiters(row)))
+        return client.patiently(partial(_release, row, entry_id))
     except Unavailable as error:
         logger.warning("the release of the lock %s has no answer; a thread goes on with it: %s", row.label, error)
         remove_entry_later(row, entry_id)

@@ -29,7 +29,7 @@ from pynamo_locking._io.client import is_sent_again, lock_connection
 from pynamo_locking._io.lock_record import LockRow, state_of
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys
-from pynamo_locking._locks import held_lock
+from pynamo_locking._locks import context
 from pynamo_locking._locks.options import LockTarget, checked_settings
 from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of, version_name_of
 
@@ -434,33 +434,33 @@ class PlacedMixin(_Base):
         if lock is None or self._lock_creates_item:
             return self._lock_target(*values, self.lock_settings()).row
         key = keys.key_of(type(self), *values)
-        own = held_lock.read_under(self)
+        own = context.read_under(self)
         if own is not None and own.row.model is type(self) and own.row.key == key:
             return own.row
         return self._lock_row(key, lock, self.lock_settings(), "")
 
     def _own_entry(self, row: LockRow) -> HeldEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
-        if held_lock.holds_nothing() and held_lock.read_under(self) is None:
+        if context.holds_nothing() and context.read_under(self) is None:
             return None
-        return held_lock.held_entry_for_write(self, row)
+        return context.entry_for_write(self, row)
 
     def _range_entry(self, extents: Sequence[LockMode]) -> HeldEntry | None:
         """Return the entry that this context holds in a range around this item, if any."""
-        if range_name_of(self) is None or self._lock_creates_item or held_lock.holds_nothing():
+        if range_name_of(self) is None or self._lock_creates_item or context.holds_nothing():
             return None
         row = self._range_target(key_values_of(self)[0], self.lock_settings()).row
-        return held_lock.usable(held_lock.held_in_context(row, *extents))
+        return context.usable(context.entry_in(row, *extents))
 
     def _table_entry(self) -> HeldEntry | None:
         """Return the entry that this context holds in the lock of the table, if any."""
-        if self._enforces() != "table" or held_lock.holds_nothing():
+        if self._enforces() != "table" or context.holds_nothing():
             return None
-        return held_lock.usable(held_lock.held_in_context(self._table_target(self.lock_settings()).row))
+        return context.usable(context.entry_in(self._table_target(self.lock_settings()).row))
 
     def _may_be_held_elsewhere(self) -> bool:
-        was_read_under = held_lock.read_under(self) is not None
-        return was_read_under or (not held_lock.holds_nothing() and self._has_lock_place())
+        was_read_under = context.read_under(self) is not None
+        return was_read_under or (not context.holds_nothing() and self._has_lock_place())
 
     @classmethod
     def _has_lock_place(cls) -> bool:
@@ -469,16 +469,16 @@ class PlacedMixin(_Base):
     @classmethod
     def _target_held_here(cls, hash_key: Any, range_key: Any) -> LockTarget[Self] | None:
         """Return the lock of an item if this context holds it."""
-        if held_lock.holds_nothing() or not cls._has_lock_place():
+        if context.holds_nothing() or not cls._has_lock_place():
             return None
         try:
             target = cls._lock_target(hash_key, range_key, cls.lock_settings())
-            if held_lock.held_in_context(target.row) is not None:
+            if context.entry_in(target.row) is not None:
                 return target
             if range_name_of(cls) is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
             row = cls._range_target(hash_key, cls.lock_settings()).row
-            is_held = held_lock.held_in_context(row, _point(cls, range_key)) is not None
+            is_held = context.entry_in(row, _point(cls, range_key)) is not None
         except (ConfigurationError, InvalidInput):  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None

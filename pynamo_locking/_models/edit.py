@@ -30,7 +30,6 @@ from pynamo_locking._io import concurrency, responses, runtime
 from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
-from pynamo_locking._locks.held_lock import EditUndo
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of, range_name_of, version_name_of
@@ -48,6 +47,8 @@ from pynamo_locking.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    from pynamodb.models import Model
 
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking.exceptions import Conflict
@@ -325,6 +326,18 @@ def _forget_after_fork() -> None:
 runtime.after_fork(_forget_after_fork)
 
 
+class EditUndo:
+    """The values of an instance when an inner block began. If the block saved it, they are an old version again."""
+
+    def __init__(self, item: Model) -> None:
+        self._item = item
+        self._values = copy.deepcopy(item.attribute_values)
+
+    def restore(self) -> None:
+        """Restore the instance."""
+        self._item.attribute_values = self._values
+
+
 class Edit(Generic[G]):
     """The context manager of `LockableModel.edit`, for ``with`` and for ``async with``."""
 
@@ -360,7 +373,7 @@ class Edit(Generic[G]):
         self._key = key_values_of(item)
         self._before = None if self._handle.is_outermost else EditUndo(item)
         self._held = self._handle.held_entry()
-        self._held.edits += 1
+        self._held.item.edits += 1
 
     def _take_back(self) -> None:
         """Undo the unsaved changes of this block: an outer block must not save them either."""
@@ -372,7 +385,7 @@ class Edit(Generic[G]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._held.edits -= 1
+        self._held.item.edits -= 1
         try:
             if error is None:
                 self._save()

@@ -18,7 +18,7 @@ from pynamo_locking._io import client, concurrency
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
-from pynamo_locking._locks import held_lock
+from pynamo_locking._locks import context
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
@@ -423,8 +423,8 @@ class GuardedMixin(ReadingMixin):
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
         """
-        own = held_lock.read_under(self)
-        if own is not None and not own.possession.is_held:
+        own = context.read_under(self)
+        if own is not None and not own.ownership.is_held:
             versions.drop_note(self, HeldEntry)
         super().refresh(consistent_read, include_expired=include_expired)
 

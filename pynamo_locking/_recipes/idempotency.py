@@ -30,12 +30,12 @@ from typing_extensions import ParamSpec, Self, override
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import IDLE_TTL_S, Duration, lease_end_s, seconds
 from pynamo_locking._core.lock_modes import WHOLE
-from pynamo_locking._core.lock_queue import dead_among, eviction_traces
+from pynamo_locking._core.lock_queue import EntryOwnership, dead_among, eviction_traces
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._io.stored_rows import Image, Place, Stored, known_format, number
 from pynamo_locking._items import versions
-from pynamo_locking._locks.held_lock import held_by_this_context
+from pynamo_locking._locks.context import entry_held_here
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.options import make_options
 from pynamo_locking._models.attributes import VersionAttribute
@@ -356,7 +356,7 @@ class _Ending(Edit[IdempotencyTable]):
     def _take_back(self) -> None:
         super()._take_back()
         if self.leaves_entry:
-            self._handle.held_entry().end(is_confirmed=False)
+            self._handle.held_entry().orphaned()
 
     @override
     def _save(self) -> None:
@@ -502,13 +502,13 @@ class IdempotentCall:
 
     def _entered(self) -> Self:
         if self._terms.on_abandoned == "raise":
-            handle_of(self._edit.lock).held_entry().stays = True
+            handle_of(self._edit.lock).held_entry().note(EntryOwnership.kept)
         return self
 
     def _begin(self) -> Transaction | None:
         """Return the open transaction, of which the call will be a part; without one, refuse to wait for ourselves."""
         tx, row = current_transaction(), handle_of(self._edit.lock).target.row
-        if held_by_this_context(row, WHOLE, None) is not None:
+        if entry_held_here(row, WHOLE, None) is not None:
             raise ConfigurationError(
                 f"the call {self._terms.key!r:.80} is in progress in this very thread or task, and would wait for "
                 f"itself."

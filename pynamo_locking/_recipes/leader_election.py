@@ -103,7 +103,7 @@ class LeaderTerm:
     def _why_over(self) -> str:
         held = handle_of(self._lock).last_entry()
         held.is_allowed()  # notes what the heartbeat is about to note
-        return held.possession.reason or self._wish or ("" if self._left > 0 else "unanswered")
+        return held.ownership.reason or self._wish or ("" if self._left > 0 else "unanswered")
 
     @property
     def _left(self) -> float:

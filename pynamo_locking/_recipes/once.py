@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias
 
 from typing_extensions import ParamSpec
 
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S, LONGEST_LEASE_S, Duration, seconds
-from pynamo_locking._core.lock_queue import RunRecord
-from pynamo_locking._io import concurrency, lock_record, lock_requests, runtime
-from pynamo_locking._io.client import Unavailable
+from pynamo_locking._core.lock_queue import HoldState, RunRecord
+from pynamo_locking._io import client, concurrency, lock_record, lock_requests, runtime, wakeups
+from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._locks.options import M
 from pynamo_locking._models.writes import open_here
-from pynamo_locking.exceptions import LockLost, LockTimeout
+from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.lock import Lock
 
 
@@ -307,7 +309,7 @@ class Once(Generic[M]):
         if not self._handle.is_outermost:
             raise self._held_already()
         self._ours = held
-        return self._note(held.row.state(held.image))
+        return self._note(held.row.state(held.item.image))
 
     def _note(self, state: LockState) -> bool:
         now_ms, last = runtime.current.time_ms(), state.success
@@ -380,14 +382,50 @@ class Once(Generic[M]):
 
     def _succeed(self) -> None:
         held = self._handle.held_entry()
-        if held is not self._ours or not self._handle.is_outermost or held.is_detached:
+        if held is not self._ours or not self._handle.is_outermost or held.ownership.state is HoldState.DETACHED:
             raise ConfigurationError(
                 f"{held.row.label} was acquired or detached in the block of once(), so no success is noted: leave it "
                 f"to once()."
             )
         now_ms = runtime.current.time_ms()
         success = RunRecord(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
-        held_lock.record_success(held, success, self._period.kept_s(self._handle.options.settings.max_lease))
+        record_success(held, success, self._period.kept_s(self._handle.options.settings.max_lease))
+
+
+_NOTE: Final = "request to note a success"
+_MAY_BE_NOTED: Final = "the success may or may not be noted. If it is not, the job runs again in this period."
+
+
+def record_success(held: HeldEntry, success: RunRecord, kept_s: int) -> None:
+    """Leave the queue, and note in the same request that the job has succeeded; see `lock_requests.succeed`.
+
+    Raises:
+        LockLost: the entry is gone, and nothing was noted.
+        OutcomeUnknown: no response. The entry is still to be removed.
+    """
+    with held.writing(), held.removing():
+        try:
+            image: Image | None = client.patiently(
+                lambda: lock_requests.succeed(
+                    held.row, held.entry, success, kept_s, want_image=wakeups.has_waiters(held.row)
+                )
+            )
+        except Refused as refused:
+            image = refused.image
+            try:
+                state = held.row.state(image)
+            except LockingError as reason:  # broken, or of a newer release: nothing shows what became of a first copy
+                if not refused.repeated:
+                    raise
+                first = f"no answer to the first {_NOTE} of {held}; {_MAY_BE_NOTED} Since then: {reason}"
+                raise OutcomeUnknown(first, write_id=held.entry.id, cause=reason) from reason
+            is_noted = state.success is not None and state.success.ticket == held.entry.ticket  # by a first copy
+            # Or a later run has noted its own since: only that copy, or an eviction, can have removed our entry.
+            if not is_noted and state.was_evicted(held.entry.ticket, held.ownership.since) is not False:
+                raise held.absent_from(state, is_removal=True) from refused
+        except Unavailable as error:
+            raise held_lock.unanswered(held, _NOTE, error, _MAY_BE_NOTED) from error
+    held_lock.note_left(held, image or None)
 
 
 def as_lock_of_a_job(lock: Lock[M]) -> Lock[M]:

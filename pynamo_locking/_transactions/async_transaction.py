@@ -16,7 +16,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._io.concurrency import Pause
-from pynamo_locking._locks import held_lock
+from pynamo_locking._locks import context
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.awaited import in_place_of
 from pynamo_locking._models.writes import GuardedMixin, inserted, moved
@@ -268,7 +268,7 @@ class AsyncTransaction:
     async def _in_thread(self, work: Callable[[], _T], *, is_urgent: bool = True) -> _T:
         def under_locks() -> _T:
             for held in self._held():  # another task of the transaction may have acquired them
-                held_lock.add_to_context(held)
+                context.add(held)
             return work()
 
         alone = partial(self._line.alone, under_locks)
@@ -282,7 +282,7 @@ class AsyncTransaction:
         """Forget, in this task's context, the locks that a thread has released."""
         for held in [handle_of(lock).entry for lock in self._transaction._members.locks]:
             if held is not None:
-                held_lock.remove_from_context(held)
+                context.remove(held)
 
     def _hurry(self) -> None:
         """Wait for no other transaction any more."""

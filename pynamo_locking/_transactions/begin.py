@@ -15,7 +15,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
-from pynamo_locking._locks.held_lock import holds_a_lock
+from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here

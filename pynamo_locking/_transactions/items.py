@@ -27,7 +27,7 @@ from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
-from pynamo_locking._locks.held_lock import holds_nothing
+from pynamo_locking._locks.context import holds_nothing
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
@@ -254,7 +254,7 @@ class TransactionItems:
             row = handle.target.row
             if handle.depth and handle.is_outermost and not row.may_create:
                 held = handle.held_entry()
-                image = held.image  # a write in another thread forgets it
+                image = held.item.image  # a write in another thread forgets it
                 if image is not None and held.remaining:
                     found[ItemKey.of(row.table, row.key)] = image
         return found

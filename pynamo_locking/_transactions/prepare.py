@@ -50,6 +50,7 @@ from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._locks import fencing, release
+from pynamo_locking._locks.held_lock import next_write
 from pynamo_locking._pynamodb import connection_of, serialized_key_of, ttl_attribute_of
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._writes import write
@@ -135,7 +136,7 @@ class IntentWrite:
         if self.intent.is_placeholder:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
-            self.number = self.number or held.next_write()
+            self.number = self.number or next_write(held)
             asked, entry = fencing.for_held_entry(held, self.number)
             clause, given = clause + asked, given | entry
         elif not self.intent.is_placeholder:

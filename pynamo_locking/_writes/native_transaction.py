@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._items import versions
-from pynamo_locking._locks import fencing, held_lock
+from pynamo_locking._locks import context, fencing, held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._writes import send
 from pynamo_locking._writes.send import Check, RowWrite, Work
@@ -95,7 +96,7 @@ class TransactionActions(Work):
         embedded = [(row, row.check.own) for row in self.by_key.values() if row.check is not None]
         named = {*self.entries, *(own for _, own in embedded)}
         with contextlib.ExitStack() as held:
-            numbers = {own: held.enter_context(own.writing()) for own in held_lock.in_order(named)}
+            numbers = {own: held.enter_context(own.writing()) for own in context.in_order(named)}
             held_rows = [RowWrite(None, own.row, check=Check(own, numbers[own])) for own in self.entries]
             values = self._rows_of_values()
             for row, own in embedded:
@@ -142,7 +143,7 @@ class TransactionActions(Work):
     def send_under_locks(self, guards: Sequence[RowWrite] = ()) -> dict[str, Any]:
         """Send the transaction, with these additional rows."""
         for own in self.deleted_locks:  # from now on DynamoDB may have deleted them with their items
-            own.expect_delete(expected=True)
+            own.note(EntryOwnership.deleting, expected=True)
         with self._last_under_locks() as checks:
             self.ask(list(self.by_key.values()), [*guards, *checks])
             return send.send(self)
@@ -150,14 +151,14 @@ class TransactionActions(Work):
     def note_refusal(self, error: BaseException) -> None:
         """Note that the locks are not deleted, unless the outcome is unknown."""
         for own in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:
-            own.expect_delete(expected=False)
+            own.note(EntryOwnership.deleting, expected=False)
 
     def note_commit(self) -> None:
         """Update the instances, and note deleted items, which `edit` must not save again."""
         for key in self._writers:
             note_applied(self.by_key[key].write)
         for own, is_deleted in self._written_items.items():
-            own.is_item_deleted = is_deleted
+            own.item.is_deleted = is_deleted
         for own in self.deleted_locks:
             held_lock.note_left(own, None)
 

@@ -33,7 +33,8 @@ from pynamo_locking._io import client, protocol, responses, runtime, wakeups
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import versions
 from pynamo_locking._locks import fencing, local_queue
-from pynamo_locking._locks.held_lock import in_order, note_left
+from pynamo_locking._locks.context import in_order
+from pynamo_locking._locks.held_lock import note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
 from pynamo_locking._pynamodb import attempts_of, connection_of
 from pynamo_locking._writes.write import CHECK, DELETE, Sent, locked_by, outcome_query_of, why_refused
@@ -89,7 +90,7 @@ class Check:
     def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
         """Tell what became of the write, and note a loss of the lock."""
         state, own = self.own.row.state(image), self.own
-        outcome = judge(state, own.possession, self.number, kind=self.kind, repeated=in_doubt)
+        outcome = judge(state, own.ownership, self.number, kind=self.kind, repeated=in_doubt)
         is_removal = self.kind is not EntryEffect.KEEP
         if outcome is Outcome.LOST or (outcome is Outcome.UNKNOWN and not is_removal):
             own.absent_from(state, is_removal=is_removal)
@@ -607,7 +608,7 @@ class ItemWork(Work):
     def unknown(self, error: Exception) -> Exception:
         [made] = self.row.request.values()
         checks = (row.check for row in (self.row, *self.others) if row.check is not None)
-        return self.write.unknown(error, made, next((each.own.write_id(each.number) for each in checks), None))
+        return self.write.unknown(error, made, next((f"{each.own.entry.id}/{each.number}" for each in checks), None))
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:
@@ -667,7 +668,7 @@ def send_item(
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)
-        with held_entries[0].going():
+        with held_entries[0].removing():
             data = send(work)
         note_left(held_entries[0], data.get("Attributes") if finishes and check is not None else None)
         return data

@@ -198,7 +198,7 @@ class Writer:
 
     def _note_deleted(self, *, is_deleted: bool) -> None:
         if self.own is not None and not self.is_embedded:
-            self.own.is_item_deleted = is_deleted
+            self.own.item.is_deleted = is_deleted
 
     def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Increment the version."""

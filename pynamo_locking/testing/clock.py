@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from typing_extensions import Self
 
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import heartbeat, held_lock, local_queue
+from pynamo_locking._locks import context, heartbeat, local_queue
 from pynamo_locking._locks.heartbeat import HeartbeatThread
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -184,7 +184,7 @@ class Timeline:
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread, in the context of the caller."""
-        context = contextvars.copy_context()
+        of_caller = contextvars.copy_context()
         begun = threading.Lock()
         begun.acquire()
 
@@ -195,7 +195,7 @@ class Timeline:
                 self._running.add(thread)
             begun.release()
             try:
-                context.run(target)
+                of_caller.run(target)
             except Closed:
                 pass
             finally:
@@ -452,7 +452,7 @@ class VirtualClock:
         self._world = _VirtualRuntime(self, self._timeline, self._before)
         self._ends.callback(runtime.install, self._before)
         runtime.install(self._world)
-        mine = (heartbeat, "heartbeat_thread", _Hearts()), (local_queue, "local_queues", _LocalQueues())
+        mine = (heartbeat, "heartbeat_thread", _Heartbeats()), (local_queue, "local_queues", _LocalQueues())
         for module, name, of_each_process in mine:
             self._ends.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, of_each_process)
@@ -559,10 +559,10 @@ _HELD: Final[ContextVar[Mapping[ClockView | None, Any]]] = ContextVar("pynamo_lo
 
 def _go_to(views: tuple[ClockView, ...]) -> None:
     """Let the running code be in the last of these, with the locks that it holds there."""
-    held = {**_HELD.get(), view_here(): held_lock.held_by_context.get()}
+    held = {**_HELD.get(), view_here(): context.held_by_context.get()}
     _HELD.set(held)
     _ENTERED.set(views)
-    held_lock.held_by_context.set(held.get(view_here(), {}))
+    context.held_by_context.set(held.get(view_here(), {}))
 
 
 class _LocalQueues(dict[Any, Any]):
@@ -627,18 +627,18 @@ class _VirtualRuntime(runtime.Runtime):
             self._timeline.spawn(target, name)
 
 
-class _Hearts:
-    """Replaces the heart of this process: by one for each virtual process, so that their clocks do not mix."""
+class _Heartbeats:
+    """Replaces the heartbeat of this process: by one for each virtual process, so that their clocks do not mix."""
 
     def __init__(self) -> None:
         self._by_view: dict[ClockView | None, HeartbeatThread] = {}
         self._guard = runtime.Runtime().mutex()
 
-    def add(self, own: HeldEntry) -> None:
-        self._mine().add(own)
+    def add(self, held: HeldEntry) -> None:
+        self._mine().add(held)
 
-    def remove(self, own: HeldEntry) -> None:
-        self._mine().remove(own)
+    def remove(self, held: HeldEntry) -> None:
+        self._mine().remove(held)
 
     def _mine(self) -> HeartbeatThread:
         view = view_here()

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from pynamo_locking._core.values import Refusal
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import held_lock, local_queue
+from pynamo_locking._locks import context, held_lock, local_queue
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import _operations, _tables
 from pynamo_locking.testing._tables import Store
@@ -179,8 +179,8 @@ class MemoryDynamoDB:
         self._patch.callback(setattr, connection, "client", connection.client)
         connection.client = property(self.client_for)
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
-        self._patch.callback(held_lock.held_by_context.set, held_lock.held_by_context.get())
-        held_lock.held_by_context.set({})
+        self._patch.callback(context.held_by_context.set, context.held_by_context.get())
+        context.held_by_context.set({})
         self._patch.callback(setattr, local_queue, "local_queues", local_queue.local_queues)
         local_queue.local_queues = {}
         _in_use.append(self)
@@ -233,10 +233,10 @@ class MemoryDynamoDB:
 
 def _end_locks(before: WeakSet[held_lock.HeldEntry]) -> None:
     """End the locks that have been acquired since."""
-    held = [each for each in runtime.living(held_lock.all_held) if each not in before and not each.possession.is_over]
-    renewed = sorted({each.row.label for each in held if each.has_heartbeat and each.possession.is_held})
+    held = [each for each in runtime.living(held_lock.all_held) if each not in before and not each.ownership.is_over]
+    renewed = sorted({each.row.label for each in held if each.clock.has_heartbeat and each.ownership.is_held})
     for each in held:
-        each.end(is_confirmed=False)
+        each.orphaned()
     if renewed:
         warnings.warn(
             f"the block of a MemoryDynamoDB was left while locks of it were held: {', '.join(renewed)}. They are ended "

@@ -141,7 +141,7 @@ class Grant:
     def since(self) -> int:
         """The first ticket of the lock document in which it was taken."""
         own = self.lock._handle.entry
-        return 0 if own is None else own.possession.since
+        return 0 if own is None else own.ownership.since
 
     @property
     def is_held(self) -> bool:

@@ -187,8 +187,8 @@ def test_told_loss_needs_the_document() -> None:
 
 def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     """Report a lock with ticket 1, and what its holder's entry believes."""
-    possession = EntryOwnership("e1", 1, 1, reason=reason if is_lost else "")
-    held = SimpleNamespace(entry=SimpleNamespace(id="e1", ticket=1), possession=possession, is_detached=False)
+    ownership = EntryOwnership("e1", 1, 1, reason=reason if is_lost else "")
+    held = SimpleNamespace(entry=SimpleNamespace(id="e1", ticket=1), ownership=ownership)
     grant(history, 1).lock = SimpleNamespace(_handle=SimpleNamespace(entry=held))
 
 
@@ -321,7 +321,7 @@ def test_quiet() -> None:
     with refused("Quiet"):
         history.checked_by("Quiet").at_end()
     history.process.own.clear()
-    history.process.own["heart"] = SimpleNamespace(_due=[], _threads=1)
+    history.process.own["heartbeat"] = SimpleNamespace(_due=[], _threads=1)
     with refused("Quiet"):
         history.checked_by("Quiet").at_end()
     history.process.own.clear()

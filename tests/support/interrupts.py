@@ -6,7 +6,7 @@ import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._locks import heartbeat, held_lock, local_queue, release
+from pynamo_locking._locks import context, heartbeat, local_queue, release
 from tests.support.workers import Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
         assert left == {}, f"{where}: {left}"
         led = [cohort for cohort in local_queue.local_queues.values() if cohort.is_led]
         assert not led, f"{where}: the next caller of this process would wait behind the interrupted one"
-        mine = [own for mine in held_lock.held_by_context.get().values() for own in mine if not own.possession.is_over]
+        mine = [own for mine in context.held_by_context.get().values() for own in mine if not own.ownership.is_over]
         assert mine == [], f"{where}: an entry is still noted as held here"
-        due = [own for _, _, own in heartbeat.heartbeat_thread._due if not own.possession.is_over]
+        due = [own for _, _, own in heartbeat.heartbeat_thread._due if not own.ownership.is_over]
         assert due == [], f"{where}: the heartbeat would renew an entry that nothing releases"
 
     return check

@@ -85,7 +85,7 @@ def abandoned(lock: Lock[Any]) -> Lock[Any]:
         lock.acquire()
         held = lock._handle.entry
         assert held is not None, f"acquire() of {lock.name} has returned, and no entry is held"
-        held.possession = held.possession.over()  # no heartbeat renews it, no release removes it
+        held.ownership = held.ownership.ended()  # no heartbeat renews it, no release removes it
 
     in_thread(take)
     return lock

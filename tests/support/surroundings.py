@@ -16,7 +16,7 @@ import botocore.endpoint
 from pynamodb.connection import Connection
 
 from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._locks import heartbeat, held_lock, release
+from pynamo_locking._locks import context, heartbeat, held_lock, release
 
 _ENDPOINT: Final[Any] = botocore.endpoint  # the stubs do not know all of it
 #: A thread that is about to end needs as long only on a machine that is very busy.
@@ -68,16 +68,15 @@ def _renewed() -> list[str]:
 
     The context of the tests forgets the locks too, also those that have ended, which are no fault.
     """
-    entries, heart = runtime.living(held_lock.all_held), heartbeat.heartbeat_thread
-    renewed = {id(own) for _, _, own in heart._due}
-    words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.possession.is_held]
+    entries, thread = runtime.living(held_lock.all_held), heartbeat.heartbeat_thread
+    renewed = {id(held) for _, _, held in thread._due}
+    words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.ownership.is_held]
     for each in entries:
-        each.possession = each.possession.over()
-    held_lock.held_by_context.set({})
-    with (
-        heart._condition
-    ):  # or a thread of it comes to what is in there by the clock of a later test, and starts others
-        heart._due.clear()
+        each.ownership = each.ownership.ended()
+    context.held_by_context.set({})
+    # Or a thread of it comes to what is in there by the clock of a later test, and starts others.
+    with thread._condition:
+        thread._due.clear()
     return words
 
 
@@ -115,7 +114,7 @@ def _replaceable() -> dict[str, object]:
         "profile function": sys.getprofile(),
         "switch of the collector of garbage": gc.isenabled(),
         "handler of SIGINT": signal.getsignal(signal.SIGINT),
-        "heart": heartbeat.heartbeat_thread,
+        "heartbeat": heartbeat.heartbeat_thread,
         "handler of SIGTERM": signal.getsignal(signal.SIGTERM),
         "botocore.endpoint.time": _ENDPOINT.time,
         "Endpoint._do_get_response": _ENDPOINT.Endpoint._do_get_response,

@@ -74,7 +74,7 @@ def simulated_processes(simulated: SimulatedRuntime, more: Sequence[Replacement]
         (local_queue, "local_queues", _OfProcess(simulated, "cohorts", dict)),
         (edit, "_lines", _OfProcess(simulated, "lines", dict)),
         (concurrency, "blocking_threads", _OfProcess(simulated, "crew", concurrency.BlockingThreads)),
-        (heartbeat, "heartbeat_thread", _OfProcess(simulated, "heart", heartbeat.HeartbeatThread)),
+        (heartbeat, "heartbeat_thread", _OfProcess(simulated, "heartbeat", heartbeat.HeartbeatThread)),
         (acquire, "_underway", set()),
         (batch_requests, "_refused", set()),
         (runtime, "forks", simulated),  # to what is collected after the run, what is left of it is of another process
@@ -85,5 +85,5 @@ def simulated_processes(simulated: SimulatedRuntime, more: Sequence[Replacement]
             yield
         finally:
             for entry in runtime.living(held_lock.all_held):
-                entry.possession = entry.possession.over()
+                entry.ownership = entry.ownership.ended()
             release._unfinished.clear()

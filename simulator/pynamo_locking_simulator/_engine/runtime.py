@@ -116,7 +116,7 @@ class SimulatedRuntime(runtime.Runtime):
         self._tokens += 1
         self.scheduler.spawn(self.process, f"{name.removeprefix('pynamo-locking-')}-{self._tokens}", target)
 
-    def party(self) -> tuple[object, ...]:
+    def thread_or_task(self) -> tuple[object, ...]:
         try:
             task = asyncio.current_task()
         except RuntimeError:

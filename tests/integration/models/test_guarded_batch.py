@@ -471,7 +471,7 @@ def test_an_interrupt_while_the_workers_are_being_started(memory, monkeypatch, t
     class Interrupted(runtime.Runtime):
         def spawn(self, target: Any, name: str) -> None:
             super().spawn(target, name)
-            if name == "pynamo-locking-batch":  # not the heart, which may still watch locks of other tests
+            if name == "pynamo-locking-batch":  # not the heartbeat, which may still watch locks of other tests
                 raise KeyboardInterrupt
 
     try:

@@ -343,7 +343,7 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
             undo.setattr(Connection, "dispatch", original)
             if operation == "TransactWriteItems" and "committed" in str(kwargs):
                 Transactions.recover(tx.id)  # another process is faster
-            if stored(Purse, KEY) is None and not own.possession.is_over:
+            if stored(Purse, KEY) is None and not own.ownership.is_over:
                 missing.append(len(missing))
             with suppress(LockLost):
                 own.renew()
@@ -352,7 +352,7 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
     with intercepted(answer):
         tx.commit()
     assert missing
-    assert not own.lost.is_set()
+    assert not own.report.lost.is_set()
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -382,4 +382,4 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
         with pytest.raises(LockLost):
             lock.renew()
         assert lock._handle.entry is not None
-        assert lock._handle.entry.lost.is_set()
+        assert lock._handle.entry.report.lost.is_set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from pynamo_locking._core.lock_queue import HoldState
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking_simulator._engine.faults import TIMEOUTS, Fault
 from pynamo_locking_simulator._engine.scheduler import START_S
@@ -195,7 +196,7 @@ class TrueLoss(Checker):
             owns = [] if row is None or done.ticket is None else self._owns[row, done.ticket]
             latest = next((own for actor, own in reversed(owns) if actor == done.actor), None)
             self.require(
-                latest is None or not latest.possession.is_held,
+                latest is None or not latest.ownership.is_held,
                 f"{done} was told that ticket {done.ticket} is lost, and its lock does not know",
             )
 
@@ -203,9 +204,11 @@ class TrueLoss(Checker):
         """Compare what the locks believe with what has become of their entries."""
         for (place, ticket), own in [(where, own) for where, owns in self._owns.items() for _, own in owns]:
             is_taken = (place, own.entry.id, ticket) in self._taken_away
+            known = own.ownership
+            is_elsewhere = known.state is HoldState.DETACHED or known.reason == "forked"
             self.require(
-                own.possession.may_stand or own.is_detached or own.possession.reason == "forked" or is_taken,
-                f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and no request took it away",
+                known.may_stand or is_elsewhere or is_taken,
+                f"ticket {ticket} of {place} counts as lost ({known.reason}), and no request took it away",
             )
 
 

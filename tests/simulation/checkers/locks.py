@@ -273,7 +273,7 @@ class Quiet(Checker):
             for name in ("mailboxes", "cohorts", "lines"):
                 left_there = process.own.get(name)
                 self.require(not left_there, f"{process.name} still has {name}: {left_there}")
-            heart = process.own.get("heart")
-            if heart is not None:
-                left = [str(own) for _, _, own in heart._due if own.possession.is_held]
-                self.require(not heart._threads and not left, f"{process.name} still renews {left}")
+            renewing = process.own.get("heartbeat")
+            if renewing is not None:
+                left = [str(held) for _, _, held in renewing._due if held.ownership.is_held]
+                self.require(not renewing._threads and not left, f"{process.name} still renews {left}")

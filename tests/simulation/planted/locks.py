@@ -106,7 +106,7 @@ QUEUE: Final = (
     bug(
         "release forgotten: A release sends nothing, and leaves the entry to be evicted.",
         Search(Plan("embedded"), "Quiet"),
-        Change("_locks/held_lock.py", "            self._release()", "            self.end()"),
+        Change("_locks/release.py", "return client.patiently(partial(_release, row, entry_id))", "return None"),
     ),
     bug(
         "nothing broken: `break_lock` says that it has broken a lock, and has not.",
@@ -209,7 +209,7 @@ WAITING: Final = (
     bug(
         "lease from after the write: The lease counts from the answer, not from before the request.",
         Search(Plan("embedded", faults={Fault.PAUSE_AFTER: 1}), "Fifo", "OneHolder"),
-        Change("_locks/held_lock.py", "= started + self", "= runtime.current.monotonic() + self"),
+        Change("_locks/held_lock.py", "self.clock.renewed(started)", "self.clock.renewed(runtime.current.monotonic())"),
         Change(
             "_locks/acquire.py",
             "            return request()\n        except Refused",
@@ -222,7 +222,7 @@ WAITING: Final = (
         Search(Plan("long work"), "Progress"),
         Change(
             "_locks/heartbeat.py",
-            "self._push(held, next_renewal(held.deadline - held.entry.lease, held.entry.lease))",
+            "self._push(held, next_renewal(held.clock.started, held.entry.lease))",
             "pass",
         ),
     ),
@@ -270,7 +270,7 @@ TASKS: Final = (
     bug(
         "tasks are one party: A task that asks for what another one in its loop holds is let in.",
         Search(Plan("tasks", parties=1, processes=1), "OneHolder"),
-        Change("_locks/held_lock.py", "if held.party == party]", "if held.party[0] == party[0]]"),
+        Change("_locks/context.py", "if held.thread_or_task == here]", "if held.thread_or_task[0] == here[0]]"),
     ),
 )
 

@@ -15,7 +15,9 @@ _OVERLAPS: Final = "return _is_before(self.lower, other.upper) and _is_before(ot
 _CONFLICTS: Final = "return not are_compatible(self.mode, other.mode) and self.overlaps(other)"
 _BEFORE: Final = "before = [other for other in self.entries if"
 _ONLY_HOLDERS: Final = Change("_core/lock_queue.py", _BEFORE, "before = [other for other in self.holders if")
-ITEM_FROM_BEFORE: Final = Change("_locks/acquire.py", "self.held = held\n", "self.held, held.image = held, image\n")
+ITEM_FROM_BEFORE: Final = Change(
+    "_locks/acquire.py", "self.held = held\n", "self.held, held.item.image = held, image\n"
+)
 
 RANGES: Final = (
     bug(
@@ -36,7 +38,7 @@ RANGES: Final = (
     bug(
         "items outside of ranges: An item in a range that we hold is written as if we did not hold it.",
         Search(Plan("ranges of items", faults={Fault.PAUSE_BEFORE: 1}), "Fence"),
-        Change("_models/attributes.py", "held_lock.usable(held_lock.held_in_context(row, *extents))", "None"),
+        Change("_models/attributes.py", "context.usable(context.entry_in(row, *extents))", "None"),
     ),
     bug(
         "ranges behind locks of items: An item whose own lock we hold is written beside the range around it.",

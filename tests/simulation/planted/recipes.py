@@ -20,7 +20,7 @@ _PAUSED_CALLS = Search(
 _JOB: Final = "_recipes/once.py"
 _LEADER: Final = "_recipes/leader_election.py"
 _CALL: Final = "_recipes/idempotency.py"
-_UNDER_THE_LOCK: Final = "return self._note(held.row.state(held.image))"
+_UNDER_THE_LOCK: Final = "return self._note(held.row.state(held.item.image))"
 _AT_LEAST: Final = (
     'return "too_soon" if self.at_least_s > 0 and now_ms - last.began_ms < self.at_least_s * 1000 else "due"'
 )
@@ -86,7 +86,7 @@ LEADERS: Final = (
     bug(
         "one term for all: Each leader names its term after the first ticket there was.",
         Search(_LEADERS, "Terms"),
-        Change(_LEADER, "self.ticket: int = lock.ticket", "self.ticket: int = lock._handle.entry.possession.since"),
+        Change(_LEADER, "self.ticket: int = lock.ticket", "self.ticket: int = lock._handle.entry.ownership.since"),
     ),
     bug(
         "writes that name no term: A leader's transaction does not check that its term lasts.",

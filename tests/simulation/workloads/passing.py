@@ -53,7 +53,7 @@ class Passing(Workload):
 
     def leave(self, lock: Lock[Any]) -> None:
         """Give the lock back, unless it was detached."""
-        if lock._handle.held_entry().possession.is_over:
+        if lock._handle.held_entry().ownership.is_over:
             lock.release()
         else:
             self.give_back(lock)

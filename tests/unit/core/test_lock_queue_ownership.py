@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking._core.lock_queue import FREE, EntryOwnership, MissingEntry
+from pynamo_locking._core.lock_queue import FREE, EntryOwnership, HoldState, MissingEntry
 from tests.unit.helpers import entry, queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TICKET, SINCE = 103, 100
 SLOT = TICKET % 8
@@ -29,7 +33,7 @@ HELD = EntryOwnership("id103", TICKET, SINCE)
 STATES = [
     EntryOwnership("id103", TICKET, SINCE, *facts)
     for facts in itertools.product(
-        (False, True), ("", "evicted", "deleted", "forked", "restored"), (0, 1, 2), (False, True)
+        HoldState, ("", "evicted", "deleted", "forked", "restored"), (0, 1, 2), (False, True)
     )
 ]
 
@@ -62,7 +66,7 @@ def test_what_is_known_after_a_refusal(name: str, known: EntryOwnership) -> None
         after = known.absent(state, is_removal=is_removal)
         others = known.removals - 1 if is_removal else known.removals
         if known.may_delete and is_another:
-            assert after == known.over()
+            assert after == known.ended()
         elif known.is_held and WHY[says][is_removal, others > 0] is L:
             assert after == known.lost("deleted" if is_another else "evicted")
             assert after.reason
@@ -70,25 +74,56 @@ def test_what_is_known_after_a_refusal(name: str, known: EntryOwnership) -> None
             assert after == known
 
 
+S = HoldState
+IN_USE = {S.HELD, S.KEPT, S.DOWNGRADING}
+
+
 @pytest.mark.parametrize("known", STATES, ids=str)
 def test_each_fact_changes_what_it_is_about(known: EntryOwnership) -> None:
     """And nothing else: a loss stays known when the entry is given back, and the end is the end."""
-    facts = (known.is_over, known.reason, known.removals, known.may_delete)
-    is_over, reason, removals, may_delete = facts
+    facts = (known.state, known.reason, known.removals, known.may_delete)
+    state, reason, removals, may_delete = facts
 
     def now(after: EntryOwnership) -> tuple[object, ...]:
         assert (after.id, after.ticket, after.since) == ("id103", TICKET, SINCE)
-        return after.is_over, after.reason, after.removals, after.may_delete
+        return after.state, after.reason, after.removals, after.may_delete
 
-    assert known.is_held is (not is_over and reason == "")
+    assert known.is_over is (state not in IN_USE)
+    assert known.is_held is (state in IN_USE and reason == "")
     assert known.is_copied is (reason in ("forked", "restored"))
-    assert now(known.over()) == (True, reason, removals, may_delete)
-    assert now(known.lost("news")) == ((is_over, "news", removals, may_delete) if known.is_held else facts)
-    assert now(known.forked()) == (facts if is_over else (is_over, "forked", removals, may_delete))
-    assert now(known.removing()) == (is_over, reason, removals + 1, may_delete)
-    assert now(known.removing(-1)) == (is_over, reason, removals - 1, may_delete)
-    assert now(known.deleting(True)) == (is_over, reason, removals, True)
-    assert now(known.deleting(False)) == (is_over, reason, removals, False)
+    assert now(known.lost("news")) == ((state, "news", removals, may_delete) if known.is_held else facts)
+    assert now(known.forked()) == (facts if known.is_over else (state, "forked", removals, may_delete))
+    assert now(known.removing()) == (state, reason, removals + 1, may_delete)
+    assert now(known.removing(-1)) == (state, reason, removals - 1, may_delete)
+    assert now(known.deleting(expected=True)) == (state, reason, removals, True)
+    assert now(known.deleting(expected=False)) == (state, reason, removals, False)
+
+
+#: What each verb makes of each state; the others stay as they are. What is over stays over: the first end counts.
+BECOMES = {
+    EntryOwnership.ended: dict.fromkeys(IN_USE, S.ENDED),
+    EntryOwnership.orphaned: {S.HELD: S.ORPHANED, S.KEPT: S.LEFT, S.DOWNGRADING: S.ORPHANED},
+    EntryOwnership.detached: dict.fromkeys(IN_USE, S.DETACHED),
+    EntryOwnership.kept: {S.HELD: S.KEPT},
+    EntryOwnership.claimed: {S.KEPT: S.HELD},
+    EntryOwnership.downgrading: {S.HELD: S.DOWNGRADING},
+    EntryOwnership.downgraded: {S.DOWNGRADING: S.HELD},
+}
+
+
+@pytest.mark.parametrize("verb", BECOMES, ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("known", STATES, ids=str)
+def test_a_verb_changes_the_state_only(known: EntryOwnership, verb: Callable[[EntryOwnership], EntryOwnership]) -> None:
+    """Whether it is lost or not, and whatever requests are under way."""
+    assert verb(known) == known._replace(state=BECOMES[verb].get(known.state, known.state))
+
+
+@pytest.mark.parametrize("state", HoldState)
+def test_what_its_holder_keeps_for_another_stays(state: HoldState) -> None:
+    """Also once its holder is gone, so that a second interrupt does not remove it."""
+    known = EntryOwnership("id103", TICKET, SINCE, state)
+    assert known.stays is (state in (S.KEPT, S.LEFT))
+    assert known.orphaned().stays is known.stays
 
 
 def test_a_refused_removal_leaves_no_doubt_behind() -> None:

@@ -114,7 +114,7 @@ def test_without_a_thread_nothing_is_renewed_for_a_task_that_has_gone(few: FewTh
     """Its lease ends by itself, and nothing is raised into the collector."""
     own = own_entry()
     acquire.release_later(lambda: None, own)
-    assert own.possession.is_over
+    assert own.ownership.is_over
 
 
 async def test_a_call_in_another_thread() -> None:

@@ -1,37 +1,35 @@
-"""The heart renews every lock in time, whatever happens to one of them. Time is virtual, threads are real."""
+"""The heartbeat renews every lock in time, whatever happens to one of them. Time is virtual, threads are real."""
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 
+from pynamo_locking._core.lease import LeaseClock
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import heartbeat
 from pynamo_locking._locks.heartbeat import MAX_THREADS, HeartbeatThread
-from pynamo_locking._locks.lock_events import RenewalOutage
+from pynamo_locking._locks.lock_events import HoldReport
 from pynamo_locking.exceptions import LockLost
 from tests.unit.helpers import entry
 from tests.unit.world import World
 
 
 class Own:
-    """What the heart knows of an `HeldEntry`; its renewal does what the test says."""
-
-    has_heartbeat = True
-    ends_at = math.inf
+    """What the heartbeat asks of a `HeldEntry`; its renewal does what the test says."""
 
     def __init__(self, world, lease, log, name=""):
         self.world = world
         self.name = name
         self.entry = entry(lease_ms=int(lease * 1000))
-        self.deadline = world.now + lease
-        self.possession = EntryOwnership("id1", 1, 1)
+        self.clock = LeaseClock(lease, world.now, 0)
+        self.clock.has_heartbeat = True
+        self.ownership = EntryOwnership("id1", 1, 1)
         self.log = log
         self.gate = None
-        self.outage = RenewalOutage()
+        self.report = HoldReport()
         self.errors = []
 
     def __str__(self):
@@ -39,10 +37,10 @@ class Own:
 
     @property
     def remaining(self):
-        return max(0.0, self.deadline - self.world.now)
+        return max(0.0, self.clock.deadline - self.world.now)
 
     def is_allowed(self):
-        return self.possession.is_held
+        return self.ownership.is_held
 
     def renew(self):
         self.log.append((self.name, round(self.world.now - 1000, 6)))
@@ -50,18 +48,18 @@ class Own:
             self.gate.pass_through()
         if self.errors:
             if isinstance(self.errors[0], Unavailable):
-                self.outage.failed(self, self.errors[0])
+                self.report.renewal_failed(self, self.errors[0])
             raise self.errors.pop(0)
-        self.deadline = self.world.now + self.entry.lease
-        self.outage.renewed(self, self.world.now, self.deadline)
+        self.clock.renewed(self.world.now)
+        self.report.renewed(self, self.world.now, self.clock.deadline)
 
 
 class Ward:
-    """A heart, and a log of the renewals it made: name, and seconds since the beginning."""
+    """A heartbeat, and a log of the renewals it made: name, and seconds since the beginning."""
 
     def __init__(self, world):
         self.world = world
-        self.heart = HeartbeatThread()
+        self.heartbeat = HeartbeatThread()
         self.log = []
         self.held_entries = []
 
@@ -74,13 +72,13 @@ class Ward:
 
     def add(self, name, lease=9.0, **options):
         own = self.own(name, lease, **options)
-        self.heart.add(own)
+        self.heartbeat.add(own)
         self.world.settle()
         return own
 
     def end(self, own):
-        own.possession = own.possession.over()
-        self.heart.remove(own)
+        own.ownership = own.ownership.ended()
+        self.heartbeat.remove(own)
 
     def names_after(self, seconds):
         """The renewals begun within that time."""
@@ -107,16 +105,16 @@ def check_renewals(made, due):
 
 @pytest.fixture
 def ward(world):
-    """A heart in a virtual world, whose threads have left when the test ends."""
+    """A heartbeat in a virtual world, whose threads have left when the test ends."""
     ward = Ward(world)
     yield ward
     for gate in world.gates:
         gate.open()
     for own in ward.held_entries:
-        own.possession = own.possession.over()
+        own.ownership = own.ownership.ended()
     world.advance(10_000)
     assert world.threads == 0
-    assert ward.heart._due == []
+    assert ward.heartbeat._due == []
 
 
 # In time
@@ -150,10 +148,10 @@ def test_renewals_are_in_the_order_of_their_deadlines(ward):
 
 
 def test_a_lease_that_began_long_ago_is_renewed_at_once(ward):
-    """The first renewal counts from the beginning of the lease, not from when the heart heard of it."""
+    """The first renewal counts from the beginning of the lease, not from when the heartbeat was told of it."""
     own = ward.own("waited long", 9.0)
-    own.deadline = ward.world.now + 1
-    ward.heart.add(own)
+    own.clock.deadline = ward.world.now + 1
+    ward.heartbeat.add(own)
     ward.world.settle()
 
     check_renewals(ward.log, [("waited long", 0.0)])
@@ -286,7 +284,7 @@ def test_a_lost_lock_is_renewed_no_more(ward):
     ward.add("lost", 9.0, errors=[LockLost("gone")])
 
     check_renewals(ward.names_after(100), ["lost"])
-    assert ward.heart._due == []
+    assert ward.heartbeat._due == []
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(), KeyboardInterrupt(), GeneratorExit()])
@@ -324,7 +322,7 @@ def test_nothing_is_renewed_after_it_ended(ward):
     released, lost = ward.add("released", 9.0), ward.add("lost", 9.0)
     meanwhile = ward.add("released during its renewal", 3.0, is_blocked=True)
     ward.end(released)
-    lost.possession = lost.possession.lost("evicted")
+    lost.ownership = lost.ownership.lost("evicted")
     assert ward.names_after(1) == ["released during its renewal"]
     ward.end(meanwhile)
     meanwhile.gate.open()
@@ -336,16 +334,16 @@ def test_memory_does_not_grow(ward):
     """Two thousand locks taken and released, some held throughout: the heap holds about what is held."""
     held = [ward.own(f"held{i}", 3600.0) for i in range(5)]
     for own in held:
-        ward.heart.add(own)
+        ward.heartbeat.add(own)
     most = 0
     for _ in range(2_000):
         own = Own(ward.world, 3600.0, ward.log)
-        ward.heart.add(own)
+        ward.heartbeat.add(own)
         ward.end(own)
-        most = max(most, len(ward.heart._due))
+        most = max(most, len(ward.heartbeat._due))
 
     assert most < 200
-    assert {item[2] for item in ward.heart._due} >= set(held)
+    assert {item[2] for item in ward.heartbeat._due} >= set(held)
     assert ward.world.threads <= MAX_THREADS
 
 
@@ -373,27 +371,27 @@ def test_a_lock_taken_just_as_the_last_thread_leaves(ward):
 
 
 def test_no_thread_before_the_first_lock(ward):
-    """A heart that has nothing to renew costs nothing."""
-    assert ward.heart._threads == 0
+    """A heartbeat that has nothing to renew costs nothing."""
+    assert ward.heartbeat._threads == 0
 
 
 def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
     """In a child no thread of the parent lives, and nothing of the parent's is renewed."""
     ward = Ward(world)
-    monkeypatch.setattr(heartbeat, "heartbeat_thread", ward.heart)
+    monkeypatch.setattr(heartbeat, "heartbeat_thread", ward.heartbeat)
     theirs = ward.add("parent's", 9.0)
     heartbeat._reset_after_fork()
 
-    assert heartbeat.heartbeat_thread is not ward.heart
+    assert heartbeat.heartbeat_thread is not ward.heartbeat
     assert (heartbeat.heartbeat_thread._due, heartbeat.heartbeat_thread._threads) == ([], 0)
 
-    ward.heart = heartbeat.heartbeat_thread
+    ward.heartbeat = heartbeat.heartbeat_thread
     own = ward.add("child's", 9.0)
 
     assert [item[2].name for item in heartbeat.heartbeat_thread._due] == ["child's"]
     ward.end(theirs)
     ward.end(own)
-    ward.held_entries[1].possession = ward.held_entries[1].possession.over()
+    ward.held_entries[1].ownership = ward.held_entries[1].ownership.ended()
     world.advance(100)
 
 
@@ -408,7 +406,7 @@ def run_at_random(seed):
         world.last_wakes_first = r.random() < 0.5
         overdue = []
         for step in range(30):
-            live = [own for own in ward.held_entries if own.possession.is_held]
+            live = [own for own in ward.held_entries if own.ownership.is_held]
             action = r.random()
             if action < 0.3:
                 errors = [ValueError("x")] * (r.random() < 0.3)
@@ -421,11 +419,11 @@ def run_at_random(seed):
                 world.advance(r.choice([0.1, 1.0, 3.0, 6.0]))
             world.settle()
             held = sum(gate.held for gate in world.gates)
-            late = [own.name for due, _, own in ward.heart._due if due < world.now and own.possession.is_held]
+            late = [own.name for due, _, own in ward.heartbeat._due if due < world.now and own.ownership.is_held]
             if held < MAX_THREADS and late:
                 overdue.append((step, late))
         for own in ward.held_entries:
-            own.possession = own.possession.over()
+            own.ownership = own.ownership.ended()
         for gate in world.gates:
             gate.open()
         world.advance(100)

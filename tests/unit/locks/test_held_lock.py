@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pynamo_locking._io import runtime, wakeups
-from pynamo_locking._locks import held_lock
+from pynamo_locking._locks import context
 from tests.support.parties import in_thread
 from tests.unit.helpers import opened, own_entry, row
 
@@ -18,10 +18,10 @@ IMAGE = {"account_id": {"S": "a-1"}}
 @pytest.fixture(autouse=True)
 def _in_a_context_of_its_own(monkeypatch):
     """Nothing is held and no thread waits when a test begins."""
-    token = held_lock.held_by_context.set({})
+    token = context.held_by_context.set({})
     monkeypatch.setattr(wakeups, "_mailboxes", {})
     yield
-    held_lock.held_by_context.reset(token)
+    context.held_by_context.reset(token)
 
 
 # Mailboxes
@@ -84,84 +84,84 @@ def test_closed_mailboxes_are_forgotten():
 def test_a_context_holds_what_it_took():
     """Until it gives it back."""
     own = own_entry()
-    assert held_lock.holds_nothing()
-    held_lock.add_to_context(own)
+    assert context.holds_nothing()
+    context.add(own)
 
-    assert held_lock.held_in_context(row()) is own
-    assert held_lock.held_in_context(row("a-2")) is None
-    assert not held_lock.holds_nothing()
+    assert context.entry_in(row()) is own
+    assert context.entry_in(row("a-2")) is None
+    assert not context.holds_nothing()
 
-    held_lock.remove_from_context(own)
+    context.remove(own)
 
-    assert held_lock.held_in_context(row()) is None
-    assert held_lock.holds_nothing()
+    assert context.entry_in(row()) is None
+    assert context.holds_nothing()
 
 
 def test_a_copied_context_holds_and_another_does_not():
     """A task begun inside a lock is inside it, also in another thread, which begins with an empty context."""
     own = own_entry()
-    held_lock.add_to_context(own)
-    context = contextvars.copy_context()
+    context.add(own)
+    copied = contextvars.copy_context()
 
-    assert context.run(held_lock.held_in_context, row()) is own
-    assert in_thread(lambda: context.run(held_lock.held_in_context, row())) is own
-    assert in_thread(lambda: held_lock.held_in_context(row())) is None
-    assert in_thread(held_lock.holds_nothing)
+    assert copied.run(context.entry_in, row()) is own
+    assert in_thread(lambda: copied.run(context.entry_in, row())) is own
+    assert in_thread(lambda: context.entry_in(row())) is None
+    assert in_thread(context.holds_nothing)
 
 
 def test_a_copied_context_does_not_give_back():
     """What a task takes or gives back is not seen by the context it was copied from, unless it has ended."""
     own, other = own_entry(), own_entry("a-2")
-    held_lock.add_to_context(own)
-    context = contextvars.copy_context()
-    context.run(held_lock.remove_from_context, own)
-    context.run(held_lock.add_to_context, other)
+    context.add(own)
+    copied = contextvars.copy_context()
+    copied.run(context.remove, own)
+    copied.run(context.add, other)
 
-    assert held_lock.held_in_context(row()) is own
-    assert held_lock.held_in_context(row("a-2")) is None
-    own.end()
-    assert held_lock.held_in_context(row()) is None
+    assert context.entry_in(row()) is own
+    assert context.entry_in(row("a-2")) is None
+    own.ended()
+    assert context.entry_in(row()) is None
 
 
 def test_what_is_lost_is_still_known():
     """Writes have to be refused with LockLost, so a lost lock is not forgotten."""
     own = own_entry()
-    held_lock.add_to_context(own)
+    context.add(own)
     own.lose("evicted")
 
-    assert held_lock.held_in_context(row()) is own
+    assert context.entry_in(row()) is own
 
 
 def test_forgetting_an_older_lock_keeps_the_newer():
     """The same lock taken anew is not forgotten with the old one."""
     old, new = own_entry(ticket=1), own_entry(ticket=2)
-    held_lock.add_to_context(old)
-    held_lock.add_to_context(new)
-    held_lock.remove_from_context(old)
+    context.add(old)
+    context.add(new)
+    context.remove(old)
 
-    assert held_lock.held_in_context(row()) is new
+    assert context.entry_in(row()) is new
 
 
 def test_a_context_does_not_collect_what_ended_elsewhere():
     """A lock taken here and given back by another thread leaves nothing behind for ever."""
     for i in range(20):
         own = own_entry(f"a-{i}")
-        held_lock.add_to_context(own)
-        own.end()  # as a release in another context does
-    held_lock.add_to_context(own_entry("last"))
+        context.add(own)
+        own.ended()  # as a release in another context does
+    context.add(own_entry("last"))
 
-    assert len(held_lock.held_by_context.get()) == 1
+    assert len(context.held_by_context.get()) == 1
 
 
 def test_a_context_keeps_what_it_holds_in_many_parts():
     """To take or release one of 300, it copies a few of the others: some of a 256th of them, by their names."""
     held = [own_entry(f"a-{i}") for i in range(300)]
     for own in held:
-        held_lock.add_to_context(own)
-    assert max(map(len, held_lock.held_by_context.get().values())) < 30
+        context.add(own)
+    assert max(map(len, context.held_by_context.get().values())) < 30
     for own in held[::-1]:
-        held_lock.remove_from_context(own)
-    assert held_lock.holds_nothing()
+        context.remove(own)
+    assert context.holds_nothing()
 
 
 def test_a_forked_child_has_no_waiters(monkeypatch):
@@ -177,9 +177,9 @@ def test_a_forked_child_has_no_waiters(monkeypatch):
 
 def test_a_thread_is_not_taken_for_one_that_has_ended():
     """Python gives the idents of ended threads to new ones: a thread does not hold the locks of an earlier one."""
-    parties = [in_thread(runtime.current.party) for _ in range(100)]
-    assert len({*parties}) == 100
-    assert in_thread(lambda: runtime.current.party() == runtime.current.party())
+    threads = [in_thread(runtime.current.thread_or_task) for _ in range(100)]
+    assert len({*threads}) == 100
+    assert in_thread(lambda: runtime.current.thread_or_task() == runtime.current.thread_or_task())
 
 
 # Losses
@@ -193,7 +193,7 @@ def test_a_loss_is_told_although_no_thread_can_be_started(crowded):
         heard.append(reason)
         raise ValueError
 
-    own.on_lost += [on_lost, on_lost]
+    own.report.on_lost += [on_lost, on_lost]
     crowded(0)
     own.lose("evicted")
     assert heard == ["evicted", "evicted"]

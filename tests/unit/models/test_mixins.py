@@ -20,7 +20,7 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, VersionAttribute, locked_all
-from pynamo_locking._locks import held_lock
+from pynamo_locking._locks import context
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, LockLost, LockTimeout
 from pynamo_locking.inspection import LockState
 from tests.support.models import declare, meta
@@ -419,10 +419,10 @@ def test_a_lock_that_is_not_held_has_nothing_left():
 def held(world):
     """Our entry in the queue of account a-1, lease 60 s, just granted in this context."""
     own = own_entry(ticket=7)
-    held_lock.add_to_context(own)
+    context.add(own)
     yield own
-    own.end()
-    held_lock.remove_from_context(own)
+    own.ended()
+    context.remove(own)
 
 
 def test_a_held_lock_in_words(held, world):

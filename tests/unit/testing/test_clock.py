@@ -173,9 +173,9 @@ def test_a_holder_whose_renewals_are_lost_loses(clock):
     lock = Counter.locked("a", lease=10, on_lost=reasons.append)
     in_thread(lock.acquire)
     clock.auto_jump = False
-    heart = heartbeat.heartbeat_thread._mine()
-    with heart._condition:
-        heart._due.clear()  # no thread to renew it
+    thread = heartbeat.heartbeat_thread._mine()
+    with thread._condition:
+        thread._due.clear()  # no thread to renew it
     clock.auto_jump = True
     with Counter.locked("a", wait=60):
         pass
@@ -345,8 +345,8 @@ def test_mutexes_are_handed_on_in_order(clock):
 
 
 def test_it_ends_with_its_block(database):
-    """The world, the heart and the threads are those from before."""
-    before, heart = runtime.current, heartbeat.heartbeat_thread
+    """The world, the heartbeat and the threads are those from before."""
+    before, thread = runtime.current, heartbeat.heartbeat_thread
     with VirtualClock() as clock:
         lock = Counter.locked("a")
         lock.acquire()
@@ -355,7 +355,7 @@ def test_it_ends_with_its_block(database):
     lock.release()
     assert not threads[0].is_alive()
     assert runtime.current is before
-    assert heartbeat.heartbeat_thread is heart
+    assert heartbeat.heartbeat_thread is thread
 
 
 def test_a_second_clock_is_refused(clock):
@@ -381,9 +381,9 @@ def test_a_thread_that_still_waits_hears_of_the_end():
 
 @pytest.mark.waits
 def test_a_lock_from_before_lives_in_real_time(database):
-    """The heart of the process goes on beating by the real clock, and renews only what is really old."""
+    """The heartbeat of the process goes on by the real clock, and renews only what is really old."""
     with Counter.locked("a", lease=9) as lock:  # renewed after 3 s; 6 s more for a machine that is busy
-        before = lock._handle.entry.deadline
+        before = lock._handle.entry.clock.deadline
         with VirtualClock() as clock:
             clock.jump(HOUR)
             renewed = threading.Event()
@@ -397,7 +397,7 @@ def test_a_lock_from_before_lives_in_real_time(database):
 
             database.handle = see
             assert renewed.wait(PATIENCE_S), (lock.lost.is_set(), [thread.name for thread in threading.enumerate()])
-        assert before <= lock._handle.entry.deadline < before + 60
+        assert before <= lock._handle.entry.clock.deadline < before + 60
         assert not lock.lost.is_set()
 
 
@@ -454,7 +454,7 @@ def test_a_process_sees_items_expire_early(clock):
 
 
 def test_heartbeats_of_a_drifting_process_keep_its_lock(clock):
-    """Its heart goes by the same clocks as its lease, however far they are from the true ones."""
+    """Its heartbeat goes by the same clocks as its lease, however far they are from the true ones."""
     process = clock.another_process(skew_s=300, drift=-0.02)
     clock.jump(HOUR)
     with process:

@@ -12,7 +12,7 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
 from pynamodb.models import Model
 
-from pynamo_locking._locks import held_lock
+from pynamo_locking._locks import context
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
 from tests.support.models import declare
 
@@ -82,23 +82,23 @@ def test_clients_can_be_told_apart():
 
 def test_locks_stay_within_its_block():
     """A lock that a test forgot guards nothing in the next database, nor a lock from before in this one."""
-    before = held_lock.held_by_context.get()
+    before = context.held_by_context.get()
     for _ in range(2):
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
             Lockable.locked("a", heartbeat=False).acquire()
-            forgotten = held_lock.held_by_context.get()
-        assert held_lock.held_by_context.get() == before
-    held_lock.held_by_context.set(forgotten)
+            forgotten = context.held_by_context.get()
+        assert context.held_by_context.get() == before
+    context.held_by_context.set(forgotten)
     try:
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
             assert not Lockable.lock_state("a").holders
-        assert held_lock.held_by_context.get() == forgotten
+        assert context.held_by_context.get() == forgotten
     finally:
-        held_lock.held_by_context.set(before)
+        context.held_by_context.set(before)
 
 
 def test_locks_that_outlive_its_block_are_ended():
