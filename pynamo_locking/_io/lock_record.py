@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, front
-from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, RunRecord, WriteIntent
+from pynamo_locking._core.lock_queue import FREE, ITEM_WITHOUT_LOCK, LockState, QueueEntry, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER, brief, cut, row_name, text_of_ms
 from pynamo_locking._io import runtime
 from pynamo_locking._io.model_doors import own_keys_of
@@ -222,8 +222,9 @@ def _next(ticket: int) -> dict[str, Any]:
 
 
 def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
-    """Return the lock document in an item image; `FREE` if there is no item or no document."""
-    return state_of(((image or {}).get(attribute) or {}).get("M"))
+    """Return the lock document in an item image; `FREE` if there is no item, `ITEM_WITHOUT_LOCK` if it has none."""
+    raw = ((image or {}).get(attribute) or {}).get("M")
+    return ITEM_WITHOUT_LOCK if image and raw is None else state_of(raw)
 
 
 #: The last map that was read, and its document: one image is looked at several times in a row.

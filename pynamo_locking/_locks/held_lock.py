@@ -75,6 +75,11 @@ _LOST: Final = {
         "it, or another process has attached its token; another owner may hold the lock by now"
     ),
     "deleted": "is no longer in the queue: the item that carries it is gone",
+    "replaced": (
+        "is no longer in the queue: another writer has replaced the item, and the new one has no lock. A process with "
+        "plain PynamoDB does that at each save, such as the release before this one during a deployment: see "
+        "docs/reference/compatibility.md, Mixed fleets and old data"
+    ),
     "restored": (
         "belongs to another process: this one was restored from a snapshot that was taken while it held the lock, and "
         "other processes may have been restored from it as well"

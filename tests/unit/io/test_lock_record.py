@@ -141,9 +141,10 @@ def test_a_waiter_takes_less_than_80_bytes(label):
 
 
 def test_no_document():
-    """No image, no attribute and a removed attribute are a free lock."""
+    """No image, no attribute and a removed attribute are a free lock; the state tells whether there is an item."""
     for image in (None, {}, {"lock": {"NULL": True}}, {"other": {"M": {}}}):
-        assert lock_record.state_in(image, "lock") is FREE
+        state = lock_record.state_in(image, "lock")
+        assert (state, state.is_item_without_lock) == (FREE, bool(image))
     assert lock_record.state_of(None) is FREE
 
 
@@ -158,7 +159,7 @@ def test_an_image_is_read_by_the_name_of_its_attribute():
     raw = stored([entry(7)], 8, 1, {})
 
     assert lock_record.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
-    assert lock_record.state_in({"guard": {"M": raw}}, "lock") is FREE
+    assert lock_record.state_in({"guard": {"M": raw}}, "lock") == FREE
 
 
 @pytest.mark.parametrize(
