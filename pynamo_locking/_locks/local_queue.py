@@ -79,6 +79,9 @@ class Inheritance(NamedTuple):
     silent: tuple[str, HeartbeatObservation] | None = None
 
 
+_NOTHING: Final = Inheritance()
+
+
 class LocalWaiter:
     """One caller of this process that asks for a lock.
 
@@ -106,7 +109,7 @@ class LocalWaiter:
         self.remove = remove
         self.has_left = False
         self.sign: SignOfLife | None = None
-        self.inherited = Inheritance()
+        self.inherited = _NOTHING
         self.state: LockState = FREE
 
     @property
@@ -120,6 +123,14 @@ class LocalWaiter:
         if self.sign is None:
             return 0.0
         return self.sign.at_s + self.new.lease * (1 if self.has_come else _COMES_WITHIN)
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has shown a sign of life within its lease, as a leader.
+
+        A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
+        """
+        return runtime.current.monotonic() < self.acts_until
 
     @property
     def silent(self) -> dict[str, HeartbeatObservation]:
@@ -156,15 +167,6 @@ class LocalQueue:
         return None if leader is None or leader.has_left else leader
 
     @property
-    def is_led(self) -> bool:
-        """Whether the leader acts.
-
-        A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
-        """
-        leader = self.leader
-        return leader is not None and runtime.current.monotonic() < leader.acts_until
-
-    @property
     def following(self) -> LocalWaiter | None:
         """The caller that leads next: the one that is called, else the first in line."""
         return self.called or next(iter(self.waiting), None)
@@ -183,45 +185,48 @@ class LocalQueue:
             The calls that are due once the mutex is free.
         """
         due: DueCalls = []
-        self._take_out_of_line()
+        leader = self._take_out_of_line()
         # Let the next caller lead if nobody acts, and the one after it if that caller has left meanwhile.
-        while not self.is_led and (following := self._next_leader(caller)) is not None:
-            following.inherited = following.inherited._replace(image=image, silent=_silent_entry(self.leader))
+        while leader is None or not leader.acts:
+            following = self._next_leader(leader, caller)
+            if following is None:
+                break
+            following.inherited = Inheritance(following.inherited.started, image, _silent_entry(leader))
             following.sign = SignOfLife(runtime.current.monotonic(), 0 if following is caller else None)
             self._chosen = weakref.ref(following)
-            self._take_out_of_line()
-            if following.has_left:
+            leader = self._take_out_of_line()
+            if leader is None:  # it has left
                 due += _removal(following)
                 image = None
         # Wake the leader if it does not know yet, as often as somebody looks: an interrupt may prevent a wake-up.
-        leader = self.leader
         if leader is not None and not leader.has_come:
             due.append(partial(leader.mailbox.put, None))
         # Let the last in line watch if the watcher has left the line: it is there for the longest time.
-        called = None if self.called is None or self.called.has_left else self.called
-        is_watched = self.watcher in self.waiting or (self.watcher is not None and self.watcher is called)
-        if not is_watched:
-            self.watcher = next(reversed(self.waiting), called)
-            if self.watcher is not None and self.watcher is not caller:
-                due.append(partial(self.watcher.mailbox.put, None))
+        if self.watcher not in self.waiting:
+            called = None if self.called is None or self.called.has_left else self.called
+            if self.watcher is None or self.watcher is not called:
+                self.watcher = next(reversed(self.waiting), called)
+                if self.watcher is not None and self.watcher is not caller:
+                    due.append(partial(self.watcher.mailbox.put, None))
         # Without a leader nobody is left.
         if leader is None and local_queues.get(caller.row.identity) is self:
             del local_queues[caller.row.identity]
         return due
 
-    def _take_out_of_line(self) -> None:
-        """Whoever leads is neither called nor in line, and whoever is called is not in line."""
-        leader = None if self._chosen is None else self._chosen()
-        if self.called is leader:
-            self.called = None
-        for each in (leader, self.called):
-            if each is not None:
-                self.waiting.pop(each, None)
+    def _take_out_of_line(self) -> LocalWaiter | None:
+        """Whoever leads is neither called nor in line, and whoever is called is not in line; return the leader."""
+        chosen = None if self._chosen is None else self._chosen()
+        if chosen is not None:
+            self.waiting.pop(chosen, None)
+            if self.called is chosen:
+                self.called = None
+        if self.called is not None:
+            self.waiting.pop(self.called, None)
+        return None if chosen is None or chosen.has_left else chosen
 
-    def _next_leader(self, caller: LocalWaiter) -> LocalWaiter | None:
-        leader = self.leader
-        has_not_come = leader is not None and not leader.has_come
-        if has_not_come and self.called is None and caller in self.waiting:
+    def _next_leader(self, leader: LocalWaiter | None, caller: LocalWaiter) -> LocalWaiter | None:
+        """Return who leads in place of a leader that does not act; None if nobody is left."""
+        if leader is not None and not leader.has_come and self.called is None and caller in self.waiting:
             # The leader is perhaps a task whose event loop is blocked or closed, and so may be the first in line, too.
             # The caller surely runs.
             return caller
@@ -322,7 +327,7 @@ def _known_now(leader: LocalWaiter) -> LockState:
 def accept_handover(caller: LocalWaiter) -> tuple[float, Image | None] | None:
     """Let a leader come for the entry that was handed over to it, if one was; return when that began, and the image."""
     started, image, _ = caller.inherited
-    caller.inherited = Inheritance()
+    caller.inherited = _NOTHING
     return None if started is None else (started, image)
 
 
