@@ -202,10 +202,12 @@ class LockLost(LockingError):
 
     Attributes:
         reason: ``"evicted"``: no renewal arrived for a whole lease, an operator broke the lock, or another process has
-            attached its token. ``"deleted"``: the item that carried the lock was deleted. ``"max_hold"``: the lock was
-            held for `max_hold`; other callers wait until the lease has ended, or the lock is released. ``"forked"``:
-            this is a child process, and the lock stayed with its parent. ``"restored"``: this process was restored from
-            a snapshot that was taken while it held the lock (:doc:`/how-to/use-in-lambda`).
+            attached its token. ``"deleted"``: the item that carried the lock was deleted. ``"replaced"``: it was
+            replaced by an item without a lock, as plain PynamoDB does at each save
+            (:doc:`/reference/compatibility`). ``"max_hold"``: the lock was held for `max_hold`; other callers wait
+            until the lease has ended, or the lock is released. ``"forked"``: this is a child process, and the lock
+            stayed with its parent. ``"restored"``: this process was restored from a snapshot that was taken while it
+            held the lock (:doc:`/how-to/use-in-lambda`).
         ticket: the ticket that was lost.
     """
 

@@ -171,7 +171,7 @@ class Lost(LockEvent):
     """It is proven that we no longer hold a lock that we held, or we have given it up: see `reason`.
 
     Attributes:
-        reason: ``"evicted"``, ``"deleted"`` or ``"max_hold"``, as in `LockLost`.
+        reason: ``"evicted"``, ``"deleted"``, ``"replaced"`` or ``"max_hold"``, as in `LockLost`.
         held_ms: since we acquired it, in ms; None if there was no subscriber then.
     """
 

@@ -59,7 +59,7 @@ class QueueEntry:
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: approximate.
         writes: number of the last guarded write made under this entry.
         read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
-        members: how many callers of one process share it: they get this ticket and those that follow it.
+        callers: how many callers of one process share it: they get this ticket and those that follow it.
         entered_ms: when it was stored in the queue, by the owner's wall clock, in ms since the epoch.
         granted_ms: when it was granted the lock, by that clock; None until a renewal has stored it.
         token_id: the id of the entry that was stored for a token (`Lock.detach`), if it is that or has taken its place.
@@ -74,7 +74,7 @@ class QueueEntry:
     until_ms: int
     writes: int
     read_ms: int
-    members: int = 1
+    callers: int = 1
     entered_ms: int = 0
     granted_ms: int | None = None
     token_id: str = ""
@@ -87,7 +87,7 @@ class QueueEntry:
     @property
     def last_ticket(self) -> int:
         """The ticket of the last caller that shares the entry."""
-        return self.ticket + self.members - 1
+        return self.ticket + self.callers - 1
 
     @property
     def mode(self) -> str:
@@ -155,6 +155,7 @@ class LockState:
         success: the last successful run of the job that has this name; None if `NamedLock.once` has recorded none.
         unreadable: what is wrong with the document, such as ``"next is missing"``; empty if it is sound. Of a broken
             document only `raw` is known. Its queue is unknown too, so it is not free.
+        is_item_without_lock: whether the item is there, and has no lock document.
     """
 
     entries: tuple[QueueEntry, ...] = ()
@@ -165,6 +166,7 @@ class LockState:
     intent: WriteIntent | None = None
     success: RunRecord | None = None
     unreadable: str = field(default="", init=False)
+    is_item_without_lock: bool = field(default=False, repr=False, compare=False)
 
     @property
     def holders(self) -> tuple[QueueEntry, ...]:
@@ -223,6 +225,8 @@ class LockState:
 
 
 FREE: Final = LockState()
+#: As `FREE`, of an item that is there.
+ITEM_WITHOUT_LOCK: Final = LockState(is_item_without_lock=True)
 
 
 def eviction_traces(entries: Sequence[QueueEntry], known: Mapping[int, int]) -> dict[int, int]:
@@ -475,7 +479,8 @@ class EntryOwnership(NamedTuple):
         if self.may_delete and is_deleted:
             return self.ended()
         why = self.why_absent(state, is_removal=is_removal, in_doubt=self.removals > is_removal)
-        return self.lost("deleted" if is_deleted else "evicted") if why is MissingEntry.LOST else self
+        gone = "replaced" if state.is_item_without_lock else "deleted"
+        return self.lost(gone if is_deleted else "evicted") if why is MissingEntry.LOST else self
 
     def why_absent(self, state: LockState, *, is_removal: bool, in_doubt: bool) -> MissingEntry:
         """Return why a document does not contain it.

@@ -24,7 +24,7 @@ from pynamo_locking._io.runtime import logger
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
 
     from pynamo_locking._io.stored_rows import Image
 
@@ -242,18 +242,48 @@ async def to_the_end(work: Callable[[], T], *, is_urgent: bool = True, hurry: Ca
     except RuntimeError as error:  # blocking the loop for a request is better than holding a lock for ever
         logger.warning("no thread for a request, so the event loop waits for it: %s", error)
         return work()
-    cancellation: asyncio.CancelledError | None = None
-    while True:  # even if it is done already: other tasks get their turn
-        try:
-            await _until_done(future)
-        except cancelled() as error:
-            cancellation = error
-            hurry()
-        if future.done():
-            break
+    # Even if it is done already: other tasks get their turn.
+    cancellation = await _despite_cancellation(partial(_until_done, future), hurry, future.done)
     if cancellation is not None:
         raise cancellation from future.exception()
     return future.result()
+
+
+async def _despite_cancellation(
+    wait: Callable[[], Awaitable[object]], hurry: Callable[[], object], is_over: Callable[[], bool] = lambda: False
+) -> asyncio.CancelledError | None:
+    """Wait, and go on to wait when the task is cancelled; return the cancellation, which is then to be raised.
+
+    A cancelled scope of anyio cancels the task in each pass of its loop, until the task leaves the scope or is in
+    another one that is shielded. So after the first cancellation the rest is waited for in such a scope.
+
+    Args:
+        wait: called anew after each cancellation.
+        hurry: called at each cancellation.
+        is_over: tells after a cancellation whether there is nothing left to wait for.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    with contextlib.ExitStack() as shield:
+        while True:
+            try:
+                await wait()
+            except cancelled() as error:
+                if cancellation is None:
+                    shield.enter_context(_shield_from_anyio())
+                cancellation = error
+                hurry()
+                if not is_over():
+                    continue
+            return cancellation
+
+
+def _shield_from_anyio() -> contextlib.AbstractContextManager[object]:
+    """Return a scope in which no outer scope of anyio cancels. A program with such scopes has imported anyio."""
+    anyio: Any = sys.modules.get("anyio")
+    shield: contextlib.AbstractContextManager[object] = (
+        contextlib.nullcontext() if anyio is None else anyio.CancelScope(shield=True)
+    )
+    return shield
 
 
 class SerialCalls:
@@ -267,15 +297,10 @@ class SerialCalls:
     async def turn(self, hurry: Callable[[], object] | None = None) -> AsyncIterator[None]:
         """Wait until no other task has its turn. With `hurry`, even if the task is cancelled: see `to_the_end`."""
         cancellation: asyncio.CancelledError | None = None
-        while True:
-            try:
-                await self._turn.acquire()
-                break
-            except cancelled() as error:
-                if hurry is None:
-                    raise
-                cancellation = error
-                hurry()
+        if hurry is None:
+            await self._turn.acquire()
+        else:
+            cancellation = await _despite_cancellation(self._turn.acquire, hurry)
         try:
             yield
         except Exception as error:

@@ -160,7 +160,7 @@ REMOVE_ENTRY: Final = Clause(remove="#l.#q.#me")
 ENQUEUE: Final = FORMAT_KEPT + Clause(
     if_="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max"
     " AND (attribute_not_exists(#l.#tx.#f) OR #l.#tx.#f <= :format)",  # or we could not resolve that intent
-    set_="#l.#q.#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members",
+    set_="#l.#q.#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :callers",
 )
 _NO_LOCK: Final = "#l = :empty OR attribute_type(#l, :is_null)"  # so that there is no newer document
 ENQUEUE_FIRST: Final = Clause(f"attribute_exists(#h) AND attribute_not_exists(#l) OR {_NO_LOCK}", "#l = :map")
@@ -183,7 +183,7 @@ SET_EXPIRY: Final = Clause(set_="#expires = :expires")
 
 ADD_NEXT_ENTRY: Final = Clause(set_="#l.#q.#you = :entry")
 ADD_NEXT_ENTRY_AT_THE_END: Final = Clause(
-    set_="#l.#q.#you = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members"
+    set_="#l.#q.#you = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :callers"
 )
 HAND_OVER: Final = OWN_ENTRY + REMOVE_ENTRY + FORMAT_KEPT
 

@@ -67,26 +67,26 @@ class WakeupListener:
         self.name = ""
         self._mutex = runtime.current.mutex()
         self._socket: socket.socket | None = None
-        self._is_deaf = False
+        self._is_impossible = False
 
-    def listen(self, name: str, heard: Callable[[bytes], object], is_needed: Callable[[], bool]) -> None:
+    def listen(self, name: str, receive: Callable[[bytes], object], is_needed: Callable[[], bool]) -> None:
         """Begin to listen, if it does not yet.
 
         Args:
             name: of this process.
-            heard: called with each wake-up, in a thread.
+            receive: called with each wake-up, in a thread.
             is_needed: tells whether a caller waits.
         """
         if not runtime.current.has_wakeups:
             return
         with self._mutex:
-            if self._socket is None and not self._is_deaf:
+            if self._socket is None and not self._is_impossible:
                 try:
                     self._open(name)
-                    runtime.current.spawn(partial(self._serve, heard, is_needed), name="pynamo-locking-wakeups")
+                    runtime.current.spawn(partial(self._serve, receive, is_needed), name="pynamo-locking-wakeups")
                 except (OSError, RuntimeError) as error:
                     logger.debug("no wake-ups of other processes are received, so waiters poll: %s", error)
-                    self._is_deaf = True
+                    self._is_impossible = True
                     self.close()
                 except BaseException:
                     self.close()
@@ -103,7 +103,7 @@ class WakeupListener:
         self._socket.bind(_path(name))
         self.name = name
 
-    def _serve(self, heard: Callable[[bytes], object], is_needed: Callable[[], bool]) -> None:
+    def _serve(self, receive: Callable[[bytes], object], is_needed: Callable[[], bool]) -> None:
         opened = self._socket
         while opened is not None:
             try:
@@ -113,10 +113,10 @@ class WakeupListener:
                     if not is_needed():
                         self.close()
                         return
-            except OSError:  # closed in a restored process, which has another ear
+            except OSError:  # closed in a restored process, which has another socket
                 return
             else:
-                heard(message)
+                receive(message)
 
     def remove(self) -> None:
         """Let no process find the socket any more."""

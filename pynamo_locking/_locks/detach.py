@@ -187,10 +187,11 @@ class Attachment(Acquisition):
         found, what = self._with_ticket(), f"ticket {self._token.ticket} of {self._row.label}"
         if found is None:
             why = "is no longer in the queue: it was released, its lease has ended, an operator broke it, or the item "
-            why += "was deleted"
+            why += "was deleted or replaced"
         elif found.token_id == self._token.id:
             why = "was attached by another process since"
         else:
             why = "was detached again since, so only the newest token can be attached"
-        reason = "evicted" if self._state.exists else "deleted"
+        gone = "replaced" if self._state.is_item_without_lock else "deleted"
+        reason = "evicted" if self._state.exists else gone
         return LockLost(f"{what} {why}. Acquire the lock, and read again.", reason=reason, ticket=self._token.ticket)

@@ -50,6 +50,11 @@ _LOST: Final = {
         "it, or another process has attached its token; another owner may hold the lock by now"
     ),
     "deleted": "is no longer in the queue: the item that carries it is gone",
+    "replaced": (
+        "is no longer in the queue: another writer has replaced the item, and the new one has no lock. A process with "
+        "plain PynamoDB does that at each save, such as the release before this one during a deployment: see "
+        "docs/reference/compatibility.md, Mixed fleets and old data"
+    ),
     "restored": (
         "belongs to another process: this one was restored from a snapshot that was taken while it held the lock, and "
         "other processes may have been restored from it as well"
@@ -390,7 +395,7 @@ def note_left(held: HeldEntry, image: Image | None) -> None:
     local_queue.let_next_lead(held.caller, image)
     held.ended()
     wakeups.tell_waiters(held.row, image)
-    if image is None and held.behind and held.entry.members == 1:  # else the next caller is in this process
+    if image is None and held.behind and held.entry.callers == 1:  # else the next caller is in this process
         wakeups.send_wakeup(held.behind)
 
 

@@ -9,6 +9,8 @@ release, as in `edit`.
 Each entry is stored once, in the write that removes the one before it, and each has another id. A late copy of a
 write by an earlier holder therefore finds no entry, and a late copy of the write that handed over finds none either.
 
+`LocalQueue.settle` alone decides who leads and who is woken. Each function here changes one thing and lets it decide.
+
 Rejected: one entry for all callers, which pass it on in memory, without a write. A late copy of a write by the caller
 before would find that entry still there, and pass.
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from dataclasses import replace
-from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lock_modes import WHOLE
@@ -36,19 +38,12 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.wakeups import Mailbox
 
+    #: Calls that are due after a change, once the mutex is free: a mailbox has another mutex.
+    DueCalls = list[Callable[[], object]]
 
-#: So much of a lease a caller has time to lead once it is woken. As often each waiting caller checks whether one leads.
+
+#: So much of a lease a caller has time to come once it leads. As often each waiting caller checks whether one leads.
 _COMES_WITHIN: Final = 0.25
-_NOBODY: Final = None, 0.0
-
-
-class WaiterStage(Enum):
-    """Where a caller is."""
-
-    WAITING = "in line"
-    CALLED = "a write that stores its entry may be under way"
-    LEADING = "it acts for the others: it enters the queue of the lock, waits there, or holds the lock"
-    OVER = "it has left"
 
 
 class Handover(NamedTuple):
@@ -56,6 +51,35 @@ class Handover(NamedTuple):
 
     new: NewEntry
     ticket: int | None
+
+
+class SignOfLife(NamedTuple):
+    """The last that is known of a caller that leads.
+
+    Attributes:
+        at_s: when its last write began, or when it was chosen to lead.
+        heartbeats: number of the renewal that was this write; None if it was chosen to lead, and has not come yet.
+    """
+
+    at_s: float
+    heartbeats: int | None
+
+
+class Inheritance(NamedTuple):
+    """What a caller takes over from the one that led before it.
+
+    Attributes:
+        started: when the first write began that may have stored its entry; None if there was none.
+        image: the item as that write left it, if known.
+        silent: the id of the entry that a leader has left behind which does not act, with its last renewal.
+    """
+
+    started: float | None = None
+    image: Image | None = None
+    silent: tuple[str, HeartbeatObservation] | None = None
+
+
+_NOTHING: Final = Inheritance()
 
 
 class LocalWaiter:
@@ -69,13 +93,9 @@ class LocalWaiter:
         remove: lets a thread remove its entry from that row.
 
     Attributes:
-        started: when the first write began that may have stored its entry; None if there was none.
-        image: the item as that write left it, if known.
-        acts_until: while it leads, the end of the lease that its last sign of life began; before that, until when it
-            has time to come.
-        heartbeats: number of the renewal that was this sign.
-        has_come: whether it knows that it leads.
-        silent: the entry of a leader before it that does not act, by its id, with its last sign of life.
+        has_left: whether it neither waits nor leads any more.
+        sign: of its life since it leads; None while it is in line.
+        inherited: what it has taken over, or takes over once it leads.
         state: the queue as it last saw it, for the callers behind it.
     """
 
@@ -87,158 +107,191 @@ class LocalWaiter:
         self.mailbox = mailbox
         self.most = most
         self.remove = remove
-        self.stage = WaiterStage.OVER
         self.has_left = False
-        self.started: float | None = None
-        self.image: Image | None = None
-        self.acts_until: float = 0.0
-        self.heartbeats = 0
-        self.has_come = False
-        self.silent: dict[str, HeartbeatObservation] = {}
+        self.sign: SignOfLife | None = None
+        self.inherited = _NOTHING
         self.state: LockState = FREE
+
+    @property
+    def has_come(self) -> bool:
+        """Whether it knows that it leads."""
+        return self.sign is not None and self.sign.heartbeats is not None
+
+    @property
+    def acts_until(self) -> float:
+        """The end of the lease that its last sign of life began; before it has come, until when it has time to come."""
+        if self.sign is None:
+            return 0.0
+        return self.sign.at_s + self.new.lease * (1 if self.has_come else _COMES_WITHIN)
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has shown a sign of life within its lease, as a leader.
+
+        A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
+        """
+        return runtime.current.monotonic() < self.acts_until
+
+    @property
+    def silent(self) -> dict[str, HeartbeatObservation]:
+        """The entry of a leader before it that does not act, by its id, with its last renewal."""
+        return {} if self.inherited.silent is None else dict([self.inherited.silent])
 
 
 def note_alive(caller: LocalWaiter | None, started: float, heartbeats: int = 0) -> None:
     """Note that a caller has entered, or has renewed its entry for that time, by a write that began then."""
     if caller is not None:
-        caller.acts_until = started + caller.new.lease  # first: see `is_leading`, which reads them in the other order
-        caller.heartbeats = heartbeats
+        caller.sign = SignOfLife(started, heartbeats)
 
 
 class LocalQueue:
-    """The callers of this process for one lock. The last one in line watches the leader, and the others sleep."""
+    """The callers of this process for one lock: one leads, the next one may be called, and the others wait.
 
-    def __init__(self, leader: LocalWaiter) -> None:
-        self.waiting: OrderedDict[LocalWaiter, None] = OrderedDict()  # in the order of arrival
-        self.called: LocalWaiter | None = None  # the next one, once a write may have stored its entry
+    Attributes:
+        waiting: the callers in line, in the order of arrival.
+        called: the next caller, once a write may have stored its entry.
+        watcher: the caller in line that often checks whether the leader acts, while the others sleep.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: OrderedDict[LocalWaiter, None] = OrderedDict()
+        self.called: LocalWaiter | None = None
         self.watcher: LocalWaiter | None = None
-        self.asleep: LocalWaiter | None = None  # the watcher, until it knows that it watches
-        self.woken: tuple[LocalWaiter | None, float] = _NOBODY  # the caller that is to lead, and since when
-        self.lead(leader)
+        # Who was chosen to lead. The reference is weak, since an interrupt may keep that caller from leaving.
+        self._chosen: weakref.ref[LocalWaiter] | None = None
 
     @property
     def leader(self) -> LocalWaiter | None:
-        """The caller that acts for all; None if it is gone."""
-        return self._leader()
+        """The caller that acts for all: it enters the queue of the lock, waits there, or holds the lock."""
+        leader = None if self._chosen is None else self._chosen()
+        return None if leader is None or leader.has_left else leader
 
     @property
     def following(self) -> LocalWaiter | None:
-        """The caller that leads next."""
+        """The caller that leads next: the one that is called, else the first in line."""
         return self.called or next(iter(self.waiting), None)
 
-    @property
-    def is_led(self) -> bool:
-        """Whether the leader acts: not if an interrupt kept it from leaving, or if it does not act for a lease.
+    def settle(self, caller: LocalWaiter, image: Image | None = None) -> DueCalls:
+        """Decide who leads, who watches and who is woken.
 
-        A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
+        This follows each change of the queue, and each look of a caller in line. It decides by what is true now. So
+        the next call completes a change that an interrupt has cut short.
+
+        Args:
+            caller: who has made the change, or looks.
+            image: the item as the last write of the leader left it, if that has left.
+
+        Returns:
+            The calls that are due once the mutex is free.
         """
-        leader = self.leader
-        if leader is None or leader.stage is not WaiterStage.LEADING:
-            return False
-        return runtime.current.monotonic() < leader.acts_until
+        due: DueCalls = []
+        leader = self._take_out_of_line()
+        # Let the next caller lead if nobody acts, and the one after it if that caller has left meanwhile.
+        while leader is None or not leader.acts:
+            following = self._next_leader(leader, caller)
+            if following is None:
+                break
+            following.inherited = Inheritance(following.inherited.started, image, _silent_entry(leader))
+            following.sign = SignOfLife(runtime.current.monotonic(), 0 if following is caller else None)
+            self._chosen = weakref.ref(following)
+            leader = self._take_out_of_line()
+            if leader is None:  # it has left
+                due += _removal(following)
+                image = None
+        # Wake the leader if it does not know yet, as often as somebody looks: an interrupt may prevent a wake-up.
+        if leader is not None and not leader.has_come:
+            due.append(partial(leader.mailbox.put, None))
+        # Let the last in line watch if the watcher has left the line: it is there for the longest time.
+        if self.watcher not in self.waiting:
+            called = None if self.called is None or self.called.has_left else self.called
+            if self.watcher is None or self.watcher is not called:
+                self.watcher = next(reversed(self.waiting), called)
+                if self.watcher is not None and self.watcher is not caller:
+                    due.append(partial(self.watcher.mailbox.put, None))
+        # Without a leader nobody is left.
+        if leader is None and local_queues.get(caller.row.identity) is self:
+            del local_queues[caller.row.identity]
+        return due
 
-    def wake_following(self) -> LocalWaiter | None:
-        """Return the caller that is to lead, as nobody does. From the first call on, it has a time to come."""
-        following = self.following
-        if following is not self.woken[0]:
-            self.woken = following, runtime.current.monotonic()
-        return following
+    def _take_out_of_line(self) -> LocalWaiter | None:
+        """Whoever leads is neither called nor in line, and whoever is called is not in line; return the leader."""
+        chosen = None if self._chosen is None else self._chosen()
+        if chosen is not None:
+            self.waiting.pop(chosen, None)
+            if self.called is chosen:
+                self.called = None
+        if self.called is not None:
+            self.waiting.pop(self.called, None)
+        return None if chosen is None or chosen.has_left else chosen
 
-    def is_next(self, caller: LocalWaiter) -> bool:
-        """Tell whether a caller in line leads now: the first one, or any other if that was woken and does not come.
-
-        It may be a task whose event loop is blocked, or was closed.
-        """
-        following, since = self.woken
-        is_late = runtime.current.monotonic() - since >= caller.new.lease * _COMES_WITHIN
-        return following is caller or (is_late and self.called is None and caller in self.waiting)
-
-    def is_led_by(self, caller: LocalWaiter) -> bool:
-        return self.leader is caller and caller.stage is WaiterStage.LEADING
-
-    def line_up(self, caller: LocalWaiter) -> None:
-        caller.stage = WaiterStage.WAITING
-        self.waiting[caller] = None
-        self.watcher = self.watcher or caller
-
-    def lead(self, caller: LocalWaiter) -> None:
-        """Let a caller lead. An interrupt comes before that or after it."""
-        now = runtime.current.monotonic()
-        note_alive(caller, now)
-        if not caller.has_come:  # it may be a task whose event loop was interrupted, and is closed
-            caller.acts_until = now + caller.new.lease * _COMES_WITHIN
-        leader = weakref.ref(caller)
-        self._leader, caller.stage, self.called, self.woken = leader, WaiterStage.LEADING, None, _NOBODY
-        self.leave_line(caller)
+    def _next_leader(self, leader: LocalWaiter | None, caller: LocalWaiter) -> LocalWaiter | None:
+        """Return who leads in place of a leader that does not act; None if nobody is left."""
+        if leader is not None and not leader.has_come and self.called is None and caller in self.waiting:
+            # The leader is perhaps a task whose event loop is blocked or closed, and so may be the first in line, too.
+            # The caller surely runs.
+            return caller
+        return self.following
 
     def call(self) -> LocalWaiter | None:
         """Choose the next caller, before a write that may store its entry."""
         following = self.following
         if following is not None and self.called is None:
-            following.started = runtime.current.monotonic()
-            self.called, following.stage = following, WaiterStage.CALLED
-            self.leave_line(following)
+            following.inherited = Inheritance(started=runtime.current.monotonic())
+            self.called = following
+            self._take_out_of_line()
         return following
 
-    def leave_line(self, caller: LocalWaiter) -> None:
-        """Remove a caller from the line. If it was the watcher, another caller watches from now on: see `_wake`."""
-        self.waiting.pop(caller, None)
-        if caller is self.watcher and (caller is not self.called or caller.has_left):
-            called = None if self.called is None or self.called.has_left else self.called
-            self.watcher = self.asleep = next(reversed(self.waiting), called)
+
+def _silent_entry(leader: LocalWaiter | None) -> tuple[str, HeartbeatObservation] | None:
+    """Return the entry of a leader that does not act, with its last renewal; None if it has no entry that it knows."""
+    if leader is None or leader.sign is None or leader.sign.heartbeats is None:
+        return None
+    if leader.state.find(leader.new.id) is None:  # it may enter only now
+        return None
+    return leader.new.id, HeartbeatObservation(leader.sign.heartbeats, leader.sign.at_s)
+
+
+def _removal(caller: LocalWaiter) -> DueCalls:
+    """Return what removes the entry that may be stored for a caller that leads and does not come for it."""
+    return [] if caller.inherited.started is None else [partial(caller.remove, caller.row, caller.new.id)]
 
 
 local_queues: dict[tuple[Any, ...], LocalQueue] = {}
 _mutex = runtime.current.mutex()
 
 
-def _wake(queue: LocalQueue | None, *others: LocalWaiter | None) -> None:
-    """Wake a new watcher, and other callers. Not under the mutex: a mailbox has another one."""
-    if queue is not None:
-        asleep, queue.asleep = queue.asleep, None
-        others = (*others, asleep)
-    for caller in others:
-        if caller is not None:
-            caller.mailbox.put(None)
+def _led_by(caller: LocalWaiter | None) -> LocalQueue | None:
+    queue = None if caller is None else local_queues.get(caller.row.identity)
+    return queue if queue is not None and queue.leader is caller else None
+
+
+def _do(due: DueCalls) -> None:
+    for call in due:
+        call()
 
 
 def enqueue_locally(caller: LocalWaiter) -> bool:
     """Let a caller lead, or line up behind the callers that came before it; tell whether it leads."""
     with _mutex:
         queue = local_queues.get(caller.row.identity)
-        if queue is None or not (queue.is_led or queue.following):
-            caller.has_come = True
-            local_queues[caller.row.identity] = LocalQueue(caller)
-            return True
-        queue.line_up(caller)
-        return False
+        if queue is None:
+            queue = local_queues[caller.row.identity] = LocalQueue()
+        queue.waiting[caller] = None
+    return is_leading(caller)
 
 
 def is_leading(caller: LocalWaiter) -> bool:
-    """Tell whether it is the turn of the caller to act for the others; wake a caller that does not know of its own."""
-    gone = sleeping = None
+    """Tell whether it is the turn of a caller to act for the others; if nobody acts, let the next caller lead."""
+    due: DueCalls = []
     with _mutex:
         queue = local_queues.get(caller.row.identity)
-        if queue is not None and not queue.is_led:
-            if queue.called is not None and queue.called.has_left:
-                gone, queue.called = queue.called, None
-            sleeping = queue.wake_following()
-            if queue.is_next(caller):
-                still = queue.leader
-                if still is not None and still.state.find(still.new.id):  # else it may enter only now
-                    began_s = still.acts_until - still.new.lease
-                    caller.silent = {still.new.id: HeartbeatObservation(still.heartbeats, began_s)}
-                queue.lead(caller)
-                sleeping = None
-        elif queue is not None:
-            queue.woken = _NOBODY
-            if (leader := queue.leader) is not caller and leader is not None:
-                sleeping = None if leader.has_come else leader  # an interrupt may have kept the one before it from that
-    _wake(queue, sleeping)
-    if gone is not None:
-        _remove_handed_over(gone)
-    caller.has_come = caller.stage is WaiterStage.LEADING
-    return caller.has_come
+        if queue is not None:
+            if queue.leader is caller:  # it may come late, and nobody leads in its place
+                note_alive(caller, runtime.current.monotonic())
+            due = queue.settle(caller)
+        leads = caller.sign is not None
+    _do(due)
+    return leads
 
 
 def time_to_look(caller: LocalWaiter, poll_s: float) -> float:
@@ -273,21 +326,20 @@ def _known_now(leader: LocalWaiter) -> LockState:
 
 def accept_handover(caller: LocalWaiter) -> tuple[float, Image | None] | None:
     """Let a leader come for the entry that was handed over to it, if one was; return when that began, and the image."""
-    started, image = caller.started, caller.image
-    caller.started = caller.image = None
+    started, image, _ = caller.inherited
+    caller.inherited = _NOTHING
     return None if started is None else (started, image)
 
 
 def was_handed_over(caller: LocalWaiter | None) -> bool:
     """Let a leader that gives up come for its entry; tell whether there is one."""
-    return caller is not None and caller.stage is WaiterStage.LEADING and accept_handover(caller) is not None
+    return caller is not None and caller.sign is not None and accept_handover(caller) is not None
 
 
 def leave_local_queue(caller: LocalWaiter) -> bool:
     """Give up for a caller in line without a request; False if its entry is stored, or a write may be storing it."""
     with _mutex:
-        is_leading = caller.stage is WaiterStage.LEADING
-        if caller.stage is WaiterStage.CALLED or (is_leading and (caller.has_come or caller.started is not None)):
+        if caller.has_come or caller.inherited.started is not None:
             return False
     abandon(caller)
     return True
@@ -296,10 +348,8 @@ def leave_local_queue(caller: LocalWaiter) -> bool:
 def tickets_to_reserve(caller: LocalWaiter | None) -> int:
     """Return how many tickets the caller draws: one for each caller in line, and its own."""
     with _mutex:
-        queue = None if caller is None else local_queues.get(caller.row.identity)
-        if caller is None or queue is None or not queue.is_led_by(caller):
-            return 1
-        return _drawing(caller, queue)
+        queue = _led_by(caller)
+        return 1 if caller is None or queue is None else _drawing(caller, queue)
 
 
 def _drawing(caller: LocalWaiter, queue: LocalQueue) -> int:
@@ -315,39 +365,27 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     if caller is None or entry is None or entry.lock_mode != WHOLE:
         return None
     with _mutex:
-        queue = local_queues.get(caller.row.identity)
-        following = queue.call() if queue is not None and queue.is_led_by(caller) else None
-        drawn = 1 if queue is None or following is None else _drawing(following, queue)
-    _wake(queue)
-    if following is None:
-        return None
-    if entry.members > 1:
-        return Handover(following.new.standing_for(entry.members - 1), entry.ticket + 1)
+        queue = _led_by(caller)
+        following = None if queue is None else queue.call()
+        if queue is None or following is None:
+            return None
+        drawn = _drawing(following, queue)
+        due = queue.settle(caller)
+    _do(due)
+    if entry.callers > 1:
+        return Handover(following.new.standing_for(entry.callers - 1), entry.ticket + 1)
     return Handover(following.new.standing_for(drawn), None)
 
 
 def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:
     """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
-    while caller is not None:
-        with _mutex:
-            queue = local_queues.get(caller.row.identity)
-            if queue is None or not queue.is_led_by(caller):
-                return
-            following = queue.following
-            if following is None:
-                del local_queues[caller.row.identity]
-            else:
-                following.image = image
-                queue.lead(following)
-            caller.stage = WaiterStage.OVER
-        _wake(queue)
-        if following is None:
+    with _mutex:
+        queue = _led_by(caller)
+        if caller is None or queue is None:
             return
-        if not following.has_left:
-            following.mailbox.put(image)
-            return
-        caller, image = following, None
-        _remove_handed_over(caller)
+        caller.has_left = True
+        due = queue.settle(caller, image)
+    _do(due)
 
 
 def abandon(caller: LocalWaiter | None) -> None:
@@ -355,23 +393,13 @@ def abandon(caller: LocalWaiter | None) -> None:
     if caller is None:
         return
     with _mutex:
-        queue = local_queues.get(caller.row.identity)
         caller.has_left = True
-        if caller.stage is WaiterStage.WAITING:
-            caller.stage = WaiterStage.OVER
+        due = [] if caller.sign is None else _removal(caller)
+        queue = local_queues.get(caller.row.identity)
         if queue is not None:
-            queue.leave_line(caller)
-        is_leading = caller.stage is WaiterStage.LEADING
-    _wake(queue)
-    if is_leading:
-        _remove_handed_over(caller)
-        let_next_lead(caller)
-
-
-def _remove_handed_over(caller: LocalWaiter) -> None:
-    """Remove the entry that was stored for a caller that did not come for it."""
-    if caller.started is not None:
-        caller.remove(caller.row, caller.new.id)
+            queue.waiting.pop(caller, None)
+            due += queue.settle(caller)
+    _do(due)
 
 
 def _forget_after_fork() -> None:

@@ -273,6 +273,7 @@ _POLL_OF_LEASE_S: Final = 1.0
 _LOSSES: Final = {
     "evicted": "an operator broke it, or no renewal arrived for a whole lease",
     "deleted": "its row was deleted from the table",
+    "replaced": "another writer has replaced its row, without the lock",
     "max_hold": "it was held for as long as --max-hold allows",
 }
 

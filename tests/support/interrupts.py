@@ -31,7 +31,7 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         left = {name: entries for name, entries in left.items() if entries}
         assert left == {}, f"{where}: {left}"
-        led = [cohort for cohort in local_queue.local_queues.values() if cohort.is_led]
+        led = [cohort for cohort in local_queue.local_queues.values() if cohort.leader and cohort.leader.acts]
         assert not led, f"{where}: the next caller of this process would wait behind the interrupted one"
         mine = [own for mine in context.held_by_context.get().values() for own in mine if not own.ownership.is_over]
         assert mine == [], f"{where}: an entry is still noted as held here"

@@ -275,7 +275,7 @@ def test_callers_in_line_sleep(plain_item, monkeypatch, clock):
 
 def test_the_entry_says_for_how_many_it_stands(model):
     lock = model.locked("a", settings=LAZY).acquire()
-    assert model.lock_state("a").entries[0].members == 1
+    assert model.lock_state("a").entries[0].callers == 1
     inner, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -287,7 +287,7 @@ def test_the_entry_says_for_how_many_it_stands(model):
         lock.release()
         inner.wait()
         entry = model.lock_state("a").entries[0]
-        assert (entry.ticket, entry.members, entry.last_ticket) == (lock.ticket + 1, 3, lock.ticket + 3)
+        assert (entry.ticket, entry.callers, entry.last_ticket) == (lock.ticket + 1, 3, lock.ticket + 3)
         assert model.lock_state("a").next_ticket == lock.ticket + 4
         go_on.set()
         assert futures[2].result() == (lock.ticket + 3, 2)
@@ -326,7 +326,7 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model, clock):
         with lined_up(model, "a", edit(model)) as (behind,):
             has_company.set()
             until(has_entered, "an entry")
-            assert model.lock_state("a").entries[1].members == 2
+            assert model.lock_state("a").entries[1].callers == 2
             newcomer = pool.submit(edit(model, ALONE))
             until_queued(model, "a", 3)
             clock.jump(50)
@@ -584,34 +584,47 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item, clock):
 
 
 def test_a_leader_that_was_thought_dead_and_lives(plain_item, clock):
-    """The next caller has its time to come from the moment at which the leader is gone for good."""
+    """Another one leads after a lease without a sign of life, and has a quarter of a lease to come."""
     leader, second, third = local_waiters(3)
     clock.jump(60)
-    assert not local_queue.is_leading(third), "the second was woken"
+    assert not local_queue.is_leading(third), "the second leads"
     local_queue.note_alive(leader, clock.monotonic())
-    assert not local_queue.is_leading(third)
-    clock.jump(60)
-    assert not local_queue.is_leading(third), "the second was woken only now"
-    clock.jump(15)
-    assert local_queue.is_leading(third), "the second has had a quarter of a lease"
+    assert local_queue.tickets_to_reserve(leader) == 1, "it acts for itself alone"
+    clock.jump(14)
+    assert not local_queue.is_leading(third), "the second may still come"
+    clock.jump(1)
+    assert local_queue.is_leading(third)
+    assert local_queue.tickets_to_reserve(third) == 1
+    assert local_queue.is_leading(second), "it comes late, and acts for itself"
     for waiter in (third, second, leader):
         local_queue.abandon(waiter)
 
 
-def test_an_interrupt_while_the_next_caller_is_about_to_lead(plain_item, monkeypatch):
-    """Either it leads or it is still next: it is never nowhere."""
-    first, second = local_waiters(2)
+def test_a_leader_that_comes_late_leads_if_nobody_does(plain_item, clock):
+    leader, second, third = local_waiters(3)
+    local_queue.let_next_lead(leader)
+    clock.jump(15)
+    assert local_queue.is_leading(second)
+    assert not local_queue.is_leading(third)
+    assert local_queue.tickets_to_reserve(second) == 2
+    for waiter in (third, second):
+        local_queue.abandon(waiter)
+
+
+def test_an_interrupt_while_the_next_caller_is_chosen(plain_item, monkeypatch):
+    """The leader has left, and the next look of any caller completes the change."""
+    first, second, third = local_waiters(3)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(local_queue, "note_alive", interrupted)
+        patch.setattr(runtime.current, "monotonic", interrupted)
         local_queue.let_next_lead(first)
-    assert not local_queue.is_leading(second)
-    first.acts_until = 0  # its lease is over; else it would have to be collected
+    assert not local_queue.is_leading(third)
     assert local_queue.is_leading(second)
-    local_queue.abandon(second)
+    for waiter in (third, second):
+        local_queue.abandon(waiter)
 
 
 def test_an_edit_that_deletes_its_item(model):

@@ -14,7 +14,7 @@ from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, Updat
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
+from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin, transaction
 from pynamo_locking.exceptions import ItemLocked, LockLost, OutcomeUnknown, StaleVersion
 from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere, without_pauses
@@ -508,6 +508,60 @@ def locked_fleet(engine, monkeypatch):
     share(engine, monkeypatch, OursLocked, StockLocked)
     OursLocked("a", n=1).save()
     return engine
+
+
+def in_an_edit():
+    with OursLocked.edit("a") as item:
+        save_by_stock()
+        item.n = 2
+
+
+def in_a_block():
+    with OursLocked.locked("a", heartbeat=False):
+        save_by_stock()
+
+
+def in_a_renewal():
+    lock = OursLocked.locked("a", heartbeat=False).acquire()
+    save_by_stock()
+    lock.renew()
+
+
+def in_a_transaction():
+    with transaction() as tx:
+        item = tx.get(OursLocked, "a", for_update=True)
+        item.n = 2
+        tx.save(item)
+        save_by_stock()
+
+
+def save_by_stock():
+    item = StockLocked.get("a")
+    item.n = 50
+    item.save()
+
+
+@pytest.mark.parametrize("way", [in_an_edit, in_a_block, in_a_renewal, in_a_transaction])
+def test_a_holder_hears_that_the_item_was_replaced_without_this_package(locked_fleet, way):
+    told = "another writer has replaced the item, and the new one has no lock. .* docs/reference/compatibility.md"
+    with pytest.raises(LockLost, match=told) as caught:
+        way()
+    assert caught.value.reason == "replaced"
+    assert OursLocked.get("a").n == 50
+
+
+def test_who_attaches_hears_that_the_item_was_replaced(locked_fleet):
+    token = OursLocked.locked("a").acquire().detach()
+    save_by_stock()
+    with pytest.raises(LockLost) as caught:
+        OursLocked.attach(token).acquire()
+    assert caught.value.reason == "replaced"
+
+
+def test_a_holder_hears_that_the_item_was_deleted(locked_fleet):
+    with pytest.raises(LockLost, match="the item that carries it is gone") as caught, OursLocked.edit("a"):
+        StockLocked.get("a").delete()
+    assert caught.value.reason == "deleted"
 
 
 @pytest.mark.parametrize("write", [by_put, by_update, by_delete])

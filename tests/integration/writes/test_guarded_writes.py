@@ -345,7 +345,7 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
     client = account._get_connection().connection.client
     with account.locked("a"):
         pass
-    with on("UpdateItem", where=lambda body: "#l.#n[0] + :members" in body["UpdateExpression"]).watch() as entering:  # noqa: SIM117
+    with on("UpdateItem", where=lambda body: "#l.#n[0] + :callers" in body["UpdateExpression"]).watch() as entering:  # noqa: SIM117
         with account.locked("a") as lock:
             [before] = account.lock_state("a").entries
             sent = _recorded_write(lock)

@@ -35,7 +35,7 @@ def saying(text):
     return lambda body: text in body.get("UpdateExpression", "")
 
 
-ENTER = saying("#l.#n[0] + :members")
+ENTER = saying("#l.#n[0] + :callers")
 RENEW = saying("#b = :beat")
 RELEASE = saying("REMOVE #l.#q.#me")
 EVICT = saying("#e0")

@@ -118,7 +118,7 @@ QUEUE: Final = (
         Search(Plan("embedded", parties=3), "SoundQueue", "NoEarlyEviction"),
         Change(
             "_io/protocol.py",
-            "#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members",
+            "#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :callers",
             "#me = :entry, #l.#n[0] = :next",
         ),
         Change(
@@ -130,14 +130,14 @@ QUEUE: Final = (
         ),
         Change(
             "_io/lock_requests.py",
-            'entry.stored(runtime.current.time_ms()),\n        ":members": number(entry.members)',
+            'entry.stored(runtime.current.time_ms()),\n        ":callers": number(entry.callers)',
             'entry.stored(runtime.current.time_ms(), seen),\n        ":next": number(seen + 1)',
         ),
     ),
     bug(
         "ticket taken before entering: One request counts, another enters: a later ticket can be in before.",
         Search(Plan("embedded", parties=3), "SoundQueue", limit=170),
-        Change("_io/protocol.py", "#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members", "#me = :entry"),
+        Change("_io/protocol.py", "#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :callers", "#me = :entry"),
         Change(
             "_io/lock_requests.py",
             '    given = {\n        "#me": entry.id,\n        ":entry": entry.stored(runtime.current.time_ms()),',

@@ -141,9 +141,10 @@ def test_a_waiter_takes_less_than_80_bytes(label):
 
 
 def test_no_document():
-    """No image, no attribute and a removed attribute are a free lock."""
+    """No image, no attribute and a removed attribute are a free lock; the state tells whether there is an item."""
     for image in (None, {}, {"lock": {"NULL": True}}, {"other": {"M": {}}}):
-        assert lock_record.state_in(image, "lock") is FREE
+        state = lock_record.state_in(image, "lock")
+        assert (state, state.is_item_without_lock) == (FREE, bool(image))
     assert lock_record.state_of(None) is FREE
 
 
@@ -158,7 +159,7 @@ def test_an_image_is_read_by_the_name_of_its_attribute():
     raw = stored([entry(7)], 8, 1, {})
 
     assert lock_record.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
-    assert lock_record.state_in({"guard": {"M": raw}}, "lock") is FREE
+    assert lock_record.state_in({"guard": {"M": raw}}, "lock") == FREE
 
 
 @pytest.mark.parametrize(
@@ -211,17 +212,17 @@ def test_states_round_trip(monkeypatch):
     assert isinstance(lock_record.state_of(raw), LockState)
 
 
-def document_with(members, *others, next_ticket=None):
+def document_with(callers, *others, next_ticket=None):
     """A document with one entry under ticket 5 for so many callers, and the next ticket behind them."""
     first = entry(5, id="id1")
-    raw = stored([first, *others], next_ticket or 5 + members, 5, {})
-    raw["queue"]["M"]["id1"]["L"][1]["M"]["n"] = stored_rows.number(members)
+    raw = stored([first, *others], next_ticket or 5 + callers, 5, {})
+    raw["queue"]["M"]["id1"]["L"][1]["M"]["n"] = stored_rows.number(callers)
     return raw
 
 
 def test_an_entry_may_stand_for_several_callers():
     state = lock_record.state_of(document_with(3))
-    assert (state.entries[0].members, state.entries[0].last_ticket, state.unreadable) == (3, 7, "")
+    assert (state.entries[0].callers, state.entries[0].last_ticket, state.unreadable) == (3, 7, "")
 
 
 @pytest.mark.parametrize(
