@@ -41,20 +41,21 @@ _FORMAT: Final = {NUMBER: str(FORMAT)}
 class Shape:
     """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
-    `lasting` has the names of all attributes that no save removes, and `unique` says which values are unique. Of rows
-    of ours, `known` is the condition that no newer release has stored the row, and `format_` the action that stores its
-    format.
+    `declared` has the stored names of all attributes, `lasting` also that of the write id, and of the others only those
+    that no save removes. `unique` says which values are unique. Of rows of ours, `known` is the condition that no newer
+    release has stored the row, and `format_` the action that stores its format.
     """
 
     def __init__(self, model: type[Model]) -> None:
         name, attributes = version_name_of(model), model.get_attributes()
         self.attribute: Attribute[Any] | None = None if name is None else attributes[name]
         self.write_id_name: str | None = _find_name(model, self.attribute)
+        self.declared: frozenset[str] = frozenset(each.attr_name for each in attributes.values())
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
         self.lasting: frozenset[Any] = frozenset({*required, self.write_id_name})
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
-        if has_format and FORMAT_NAME in {each.attr_name for each in attributes.values()}:
+        if has_format and FORMAT_NAME in self.declared:
             raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")
         # Building these is a large part of the work of a write, and they are the same for all writes.
         self.version: Path | None = None if name is None else Place(attributes[name].attr_name)

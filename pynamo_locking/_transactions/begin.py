@@ -278,9 +278,9 @@ class RetryLoop:
         They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
         """
         is_last = self._number == self._most
-        for member, _ in () if is_last or self.begun._is_over else self._newly_contended():
-            if member.row is not None:
-                raise locked_by(member.row, member.row.state(member.stored).entries[0], TransactWriteError)
+        for item, _ in () if is_last or self.begun._is_over else self._newly_contended():
+            if item.row is not None:
+                raise locked_by(item.row, item.row.state(item.stored).entries[0], TransactWriteError)
         return result
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
@@ -290,9 +290,9 @@ class RetryLoop:
             return []
         found = [] if commit is None else commit.contended()
         if commit is None and len(items.by_key) > dynamodb.MOST_ACTIONS:
-            found = [member for member in items.by_key.values() if member.is_locked_by_others]
-        new = [member for member in found if member.identity not in self._contended]
-        return [(member, member.item) for member in new if isinstance(member.item, LockableMixin)]
+            found = [item for item in items.by_key.values() if item.is_locked_by_others]
+        new = [item for item in found if item.identity not in self._contended]
+        return [(item, item.instance) for item in new if isinstance(item.instance, LockableMixin)]
 
     def _caller_locks(self) -> bool:
         """Tell whether the caller locks items: in another order, so that a retry must not."""
@@ -313,7 +313,7 @@ class RetryLoop:
         self._number += 1
         if self._caller_locks():
             self._contended.clear()
-        contended = {member.identity: item for member, item in self._newly_contended()}
+        contended = {item.identity: instance for item, instance in self._newly_contended()}
         self._contended |= contended
         self._refused = commit.refused_items() if is_first and commit is not None else {}
         return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())

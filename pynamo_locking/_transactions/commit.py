@@ -34,7 +34,7 @@ from pynamo_locking._core.transactions import (
     CannotBeStaged,
     CommitPath,
     CommitPlan,
-    MemberFacts,
+    ItemFacts,
     TransactionRecord,
     TransactionStatus,
     choose_path,
@@ -56,7 +56,8 @@ from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
 from pynamo_locking._items import effects
 from pynamo_locking._models import isolation
 from pynamo_locking._pynamodb import connection_of
-from pynamo_locking._transactions.item import Unread, check_key
+from pynamo_locking._transactions.instances import check_key
+from pynamo_locking._transactions.plan import Unread
 from pynamo_locking._transactions.prepare import (
     IntentWrite,
     IntentWriter,
@@ -66,7 +67,7 @@ from pynamo_locking._transactions.prepare import (
     read_together,
 )
 from pynamo_locking._transactions.transaction_table import TransactionTable
-from pynamo_locking._transactions.validation import size_of_member, validate
+from pynamo_locking._transactions.validation import size_of_item, validate
 from pynamo_locking._writes import write
 from pynamo_locking._writes.native_transaction import TransactionActions, note_applied
 from pynamo_locking._writes.send import RowWrite
@@ -105,14 +106,14 @@ if TYPE_CHECKING:
 SUSPENDED: Final = "suspended#"
 
 
-def is_own_row(member: TransactionItem) -> bool:
+def is_own_row(item: TransactionItem) -> bool:
     """Tell whether an item is a row of the transactions' own table."""
-    return issubclass(member.model, TransactionTable)
+    return issubclass(item.model, TransactionTable)
 
 
-def suspended_id(member: TransactionItem) -> str:
+def suspended_id(item: TransactionItem) -> str:
     """Return the id of the suspended transaction whose row this is; empty for any other item."""
-    name = (own_keys_of(member.model).name_in(member.key) or "") if is_own_row(member) else ""
+    name = (own_keys_of(item.model).name_in(item.key) or "") if is_own_row(item) else ""
     return name.removeprefix(SUSPENDED) if name.startswith(SUSPENDED) else ""
 
 
@@ -216,7 +217,7 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
 class MultiRequestCommit:
     """One commit of the long path; `_extra` are more actions of its decision."""
 
-    _members: Sequence[TransactionItem]
+    _items: Sequence[TransactionItem]
     _plan: CommitPlan
     _options: TransactionOptions
     _extra: Sequence[RowWrite]
@@ -260,7 +261,7 @@ class MultiRequestCommit:
             self._write_changes()
             self._write_participants([[participants[i] for i in row] for row in rows])
             self._run_in_batches(self._intent_writes, self._intent_writer.write_intents, self._batches_of_intents())
-            validate([self._members[i] for i in self._plan.validated], self._intent_writer.resolver(), self.pulse)
+            validate([self._items[i] for i in self._plan.validated], self._intent_writer.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
@@ -284,9 +285,9 @@ class MultiRequestCommit:
         """Work out all intents, and refuse what cannot be stored before anything is sent."""
         id_, staged, name = self._record.id, set(self._plan.staged), row_of_changes
         with isolation.for_commit():
-            read_together(self._members[i] for i in self._plan.with_intents)
+            read_together(self._items[i] for i in self._plan.with_intents)
             return [
-                plan_intent(self._members[i], id_, self._record_table, name(id_, i), is_staged=i in staged)
+                plan_intent(self._items[i], id_, self._record_table, name(id_, i), is_staged=i in staged)
                 for i in self._plan.with_intents
             ]
 
@@ -383,13 +384,13 @@ class MultiRequestCommit:
         self._assembly.send_under_locks([flip, *self._extra])
 
     def _assemble(self) -> None:
-        intents = {id(one.member): one for one in self._intent_writes}
-        deleted = [one.held for one in self._intent_writes if one.member.is_deleted]
+        intents = {id(one.item): one for one in self._intent_writes}
+        deleted = [one.held for one in self._intent_writes if one.item.is_deleted]
         self._assembly.deleted_locks += [held for held in deleted if held is not None]
         for i in (*self._plan.direct, *self._plan.checked):
-            one = intents.get(id(self._members[i]))
+            one = intents.get(id(self._items[i]))
             if one is None:
-                assemble(self._assembly, i, self._members[i])
+                assemble(self._assembly, i, self._items[i])
             else:
                 self._assembly.by_key[i] = one.decided_by()
 
@@ -452,8 +453,8 @@ class MultiRequestCommit:
     def contended(self) -> list[TransactionItem]:
         """Return the items that have refused their intent, or the decision, since others had changed or locked them."""
         why, kinds = self._assembly.explained, (StaleVersion, ItemLocked)
-        decided = [self._members[i] for i, row in self._assembly.by_key.items() if isinstance(why.get(id(row)), kinds)]
-        return [*(one.member for one in self._intent_writes if one.is_contended), *decided]
+        decided = [self._items[i] for i, row in self._assembly.by_key.items() if isinstance(why.get(id(row)), kinds)]
+        return [*(one.item for one in self._intent_writes if one.is_contended), *decided]
 
     # After the decision
 
@@ -482,16 +483,16 @@ class MultiRequestCommit:
     def _note_commit(self) -> None:
         self._assembly.note_commit()
         for one in self._intent_writes:
-            if one.is_staged and one.member.writer is not None:
-                note_applied(one.member.final())
+            if one.is_staged and one.item.plan.writer is not None:
+                note_applied(one.item.final())
 
 
-def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> None:
+def assemble(assembly: TransactionActions, i: int, item: TransactionItem) -> None:
     """Add the write of an item, or its check, to a native transaction."""
-    if member.write is None or member.writer is None:
-        assembly.add_check(i, member.final(), member.row)
+    if item.plan.write is None or item.plan.writer is None:
+        assembly.add_check(i, item.final(), item.row)
     else:
-        assembly.add_write(i, member.writer, member.final())
+        assembly.add_write(i, item.plan.writer, item.final())
 
 
 def participant(row: LockRow, changes_row: str) -> dict[str, Any]:
@@ -513,10 +514,10 @@ def key_size(stored: dict[str, Any]) -> int:
 class CommitRun:
     """The commit of the items of one transaction. `path` names its path, and is empty until `run`."""
 
-    def __init__(self, members: Sequence[TransactionItem], options: TransactionOptions) -> None:
-        used = [member for member in members if member.write is not None or member.is_read]
+    def __init__(self, items: Sequence[TransactionItem], options: TransactionOptions) -> None:
+        used = [item for item in items if item.plan.write is not None or item.is_read]
         # The row of a suspended one comes first: `OutcomeUnknown.resolve` changes that, and no item that it has read.
-        self._members = sorted(used, key=lambda member: (not suspended_id(member), repr(member.identity)))
+        self._items = sorted(used, key=lambda item: (not suspended_id(item), repr(item.identity)))
         self._options = options
         self._long: MultiRequestCommit | None = None
         self._assembly: TransactionActions | None = None
@@ -531,7 +532,7 @@ class CommitRun:
         """Return how it is committed, without a request; refuse a commit for which no path is possible."""
         try:
             extra = self._extra_actions()
-            is_long = len(self._members) + extra + self._options.record > dynamodb.MOST_ACTIONS
+            is_long = len(self._items) + extra + self._options.record > dynamodb.MOST_ACTIONS
             plan = choose_path(self._facts(is_long=is_long), extra=extra, record=self._options.record)
             if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
                 plan = choose_path(self._facts(is_long=True), extra=extra, record=self._options.record)
@@ -544,7 +545,7 @@ class CommitRun:
 
     def direct(self) -> list[TransactionItem]:
         """Return the items that the deciding transaction writes itself."""
-        return [self._members[i] for i in self.plan().direct]
+        return [self._items[i] for i in self.plan().direct]
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
@@ -556,12 +557,12 @@ class CommitRun:
                 f"in {named}."
             )
 
-    def _facts(self, *, is_long: bool) -> list[MemberFacts]:
+    def _facts(self, *, is_long: bool) -> list[ItemFacts]:
         table = None if self._options.record_table is None else self._options.record_table.place
-        return [_facts(member, table, is_long=is_long) for member in self._members]
+        return [_facts(item, table, is_long=is_long) for item in self._items]
 
     def _extra_actions(self) -> int:
-        writers = [member.writer for member in self._members if member.writer is not None]
+        writers = [item.plan.writer for item in self._items if item.plan.writer is not None]
         checked_rows = {each.row.identity for writer in writers for each in writer.separate}
         return len(checked_rows) + (self._options.idempotency_key is not None)
 
@@ -573,9 +574,9 @@ class CommitRun:
             if plan.path is CommitPath.READ:
                 self.check_reads()
             elif plan.path is CommitPath.SINGLE:
-                [member] = self._members
-                assert member.writer is not None  # noqa: S101 - it has a write
-                member.writer.send(member.final())
+                [item] = self._items
+                assert item.plan.writer is not None  # noqa: S101 - it has a write
+                item.plan.writer.send(item.final())
             elif plan.path is CommitPath.NATIVE:
                 self._write_together()
             elif plan.path is CommitPath.LONG:
@@ -585,7 +586,7 @@ class CommitRun:
             if found is None:
                 ask_later(self._options, plan.path, error)
                 if plan.path is not CommitPath.SINGLE:  # a single write reports itself
-                    write.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
+                    write.commit_failed(self._options.id, self._items[0].table if self._items else "", error)
                 raise
             if found == self._options.id:
                 self._note_commit()
@@ -603,18 +604,18 @@ class CommitRun:
             return {}
         found: dict[ItemKey, Image] = {}
         for i, row in assembly.by_key.items():
-            member, why = self._members[i], assembly.explained.get(id(row))
-            if is_own_row(member) or row.write is None or not row.write.part.is_checked:
+            item, why = self._items[i], assembly.explained.get(id(row))
+            if is_own_row(item) or row.write is None or not row.write.part.is_checked:
                 continue
             if isinstance(why, StaleVersion) and why.stored is not None:
-                found[member.identity] = why.stored[1]
-            elif row in assembly.unchanged and member.stored:
-                found[member.identity] = member.stored
+                found[item.identity] = why.stored[1]
+            elif row in assembly.unchanged and item.stored:
+                found[item.identity] = item.stored
         return found
 
     def contended(self) -> list[TransactionItem]:
         """Return the written items that have refused a long commit, since others had changed or locked them."""
-        return [] if self._long is None else [each for each in self._long.contended() if each.write is not None]
+        return [] if self._long is None else [each for each in self._long.contended() if each.plan.write is not None]
 
     def _note_commit(self) -> None:
         """Update the instances: the key shows that the transaction was committed, although the response was lost."""
@@ -626,25 +627,25 @@ class CommitRun:
     def check_reads(self) -> None:
         """Check that all items are what they were when they were read."""
         with conflicts(TransactWriteError):
-            validate(self._members, self._resolver(), is_snapshot=True)
+            validate(self._items, self._resolver(), is_snapshot=True)
 
     def _resolver(self) -> Resolver:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
         self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
-        for i, member in enumerate(self._members):
-            assemble(self._assembly, i, member)
+        for i, item in enumerate(self._items):
+            assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
     def _connections(self) -> list[Connection]:
         """Return the connections of the items, then that of the records: it alone if only the key is written."""
-        connections = [connection_of(member.item).connection for member in self._members]
+        connections = [connection_of(item.instance).connection for item in self._items]
         record_table = self._options.record_table
         return connections if record_table is None else [*connections, record_table.connection]
 
     def _write_long(self, plan: CommitPlan) -> None:
-        self._long = MultiRequestCommit(self._members, plan, self._options, key_action(self._options))
+        self._long = MultiRequestCommit(self._items, plan, self._options, key_action(self._options))
         try:
             self._long.run()
         except CannotBeStaged as error:
@@ -659,25 +660,27 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
     )
 
 
-def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> MemberFacts:
-    write = member.write
+def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFacts:
+    write = item.plan.write
     if is_long:  # else `final` checks it before anything is sent
-        check_key(member.item, member.key)
+        check_key(item.instance, item.key)
     measure = effects.size_of if is_long else item_size  # about the same, in a third of the time
     is_deleted = write is not None and write.operation is DELETE
-    after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
-    is_counted = member.writer is not None and member.writer.own is not None  # the lock's entry refuses a second copy
-    facts = MemberFacts(
+    after = {} if is_deleted or isinstance(item.plan.after, Unread) else item.plan.after or {}
+    is_counted = (
+        item.plan.writer is not None and item.plan.writer.own is not None
+    )  # the lock's entry refuses a second copy
+    facts = ItemFacts(
         is_write=write is not None,
-        is_absent=member.is_absent,
+        is_absent=item.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
         is_locked=is_counted,
-        size=measure(after) if write is not None else size_of_member(member),
+        size=measure(after) if write is not None else size_of_item(item),
     )
     if not is_long or write is None:  # only writes get an intent
         return facts
     return facts._replace(
-        can_have_intent=can_have_intent(member, table),
-        needs_read=needs_read(member),
+        can_have_intent=can_have_intent(item, table),
+        needs_read=needs_read(item),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )

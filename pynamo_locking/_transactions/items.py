@@ -34,8 +34,9 @@ from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
-from pynamo_locking._transactions.item import UNREAD, TransactionItem, Unread
+from pynamo_locking._transactions.item import TransactionItem
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
+from pynamo_locking._transactions.plan import UNREAD, Unread
 from pynamo_locking._writes.unique_rows import UniqueRows, merged, not_unique
 from pynamo_locking.exceptions import ItemNotFound, LockLost
 
@@ -205,11 +206,11 @@ class TransactionItems:
 
         The transaction relies on them from now on.
         """
-        members = self._find(model, values, locking)
-        for member in members:
-            if self._relies_on_reads or member.identity in self._checked:
-                member.rely()
-        return members
+        items = self._find(model, values, locking)
+        for item in items:
+            if self._relies_on_reads or item.identity in self._checked:
+                item.rely()
+        return items
 
     def _find(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
@@ -220,21 +221,21 @@ class TransactionItems:
             for lock in self.locks_for(model, values, locking):
                 self.hold_if_there(lock)
         known = [self._known(model, key) for key in keys]
-        for member in known if self.locks else ():
-            if member is not None:
-                member.note_lock()
+        for item in known if self.locks else ():
+            if item is not None:
+                item.note_lock()
         table = connection_of(model).table_name
         identities = [ItemKey.of(table, key) for key in keys]
         new = {
             identity: (key, each)
-            for identity, key, each, member in zip(identities, keys, values, known, strict=True)
-            if member is None
+            for identity, key, each, item in zip(identities, keys, values, known, strict=True)
+            if item is None
         }
         images = self._images(model, {identity: key for identity, (key, _) in new.items()})
         for (key, each), stored in zip(new.values(), images, strict=True):
             image = unexpired(model, stored)
-            item = model(*each) if image is None else model.from_raw_data(copy_of(image))
-            self._add(item, key, image)
+            instance = model(*each) if image is None else model.from_raw_data(copy_of(image))
+            self._add(instance, key, image)
         return [self.by_key[identity] for identity in identities]
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
@@ -259,20 +260,20 @@ class TransactionItems:
                     found[ItemKey.of(row.table, row.key)] = image
         return found
 
-    def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
-        member = TransactionItem(item, key, base, self.reader, self._id)
-        self.by_key[member.identity] = member
-        versions.note(item, self.participation)
-        return member
+    def _add(self, instance: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
+        item = TransactionItem(instance, key, base, self.reader, self._id)
+        self.by_key[item.identity] = item
+        versions.note(instance, self.participation)
+        return item
 
     def _known(self, model: type[GuardedMixin], key: Image) -> TransactionItem | None:
-        member = self.by_key.get(ItemKey.of(connection_of(model).table_name, key))
-        return None if member is None or member.is_unused else member
+        item = self.by_key.get(ItemKey.of(connection_of(model).table_name, key))
+        return None if item is None or item.is_unused else item
 
-    def written(self, item: GuardedMixin) -> TransactionItem | None:
-        """Return the member of an instance, if the transaction writes it."""
-        member = self._known(type(item), key_of(type(item), *key_values_of(item)))
-        return None if member is None or member.write is None else member
+    def written(self, instance: GuardedMixin) -> TransactionItem | None:
+        """Return the item of an instance, if the transaction writes it."""
+        item = self._known(type(instance), key_of(type(instance), *key_values_of(instance)))
+        return None if item is None or item.plan.write is None else item
 
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
@@ -281,14 +282,14 @@ class TransactionItems:
         for page in pages:
             keys = [{name: image[name] for name in names} for image in page]
             known = [self._known(model, key) for key in keys]
-            new = [(key, image) for key, image, member in zip(keys, page, known, strict=True) if member is None]
+            new = [(key, image) for key, image, item in zip(keys, page, known, strict=True) if item is None]
             committed = self.reader.committed(model, new, resolver)
             for key, image, old in zip(keys, page, known, strict=True):
                 current = None if old is not None else unexpired(model, next(committed))
-                member = old or self._add(model.from_raw_data(copy_of(current or image)), key, current)
+                item = old or self._add(model.from_raw_data(copy_of(current or image)), key, current)
                 if self._relies_on_reads:
-                    member.rely()
-                yield member
+                    item.rely()
+                yield item
 
     def query(
         self,
@@ -303,26 +304,26 @@ class TransactionItems:
         if is_guarding(model):
             self.rely_on_guard(model, hash_key)
         limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
-        members = list[TransactionItem]()
+        items = list[TransactionItem]()
         shown = 0
-        for member in self.found(model, _pages(model, hash_key, range_key_condition, options)):
-            members.append(member)
-            shown += _is_shown(member, model, filter_condition)
+        for item in self.found(model, _pages(model, hash_key, range_key_condition, options)):
+            items.append(item)
+            shown += _is_shown(item, model, filter_condition)
             if shown == limit:  # further rows come after the result, and the transaction does not rely on them
                 break
         key_condition = conditions.both(hash_attribute_of(model) == hash_key, range_key_condition)
-        items = self._shown(model, members, key_condition, filter_condition)
+        shown_items = self._shown(model, items, key_condition, filter_condition)
         if range_name_of(model) is not None:
-            items.sort(key=lambda item: key_values_of(item)[1], reverse=backwards)
-        return items[:limit]
+            shown_items.sort(key=lambda each: key_values_of(each)[1], reverse=backwards)
+        return shown_items[:limit]
 
     def scan(self, model: type[GuardedMixin], filter_condition: Condition | None, at_most: int) -> list[Any]:
         """Return the items of a table as the transaction sees them, in no order."""
         effects.check(filter_condition)
         if is_guarding_table(model):
             self.rely_on_guard(model)
-        members = list(self.found(model, [stored_rows(model, at_most)]))
-        return self._shown(model, members, None, filter_condition)
+        items = list(self.found(model, [stored_rows(model, at_most)]))
+        return self._shown(model, items, None, filter_condition)
 
     def _shown(
         self,
@@ -332,31 +333,31 @@ class TransactionItems:
         filter_condition: Condition | None,
     ) -> list[Any]:
         """Return the items among what was found and what the transaction has created."""
-        known = {id(member) for member in found}
+        known = {id(item) for item in found}
         created = [
-            member
-            for member in self.by_key.values()
-            if id(member) not in known and issubclass(member.model, model) and member.shows(key_condition)
+            item
+            for item in self.by_key.values()
+            if id(item) not in known and issubclass(item.model, model) and item.shows(key_condition)
         ]
-        return [member.item for member in (*found, *created) if _is_shown(member, model, filter_condition)]
+        return [item.instance for item in (*found, *created) if _is_shown(item, model, filter_condition)]
 
-    def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
-        """Return the member of an instance that the caller passes to write or check it."""
-        check_model(type(item))
-        key = key_of(type(item), *key_values_of(item))
-        member = self._known(type(item), key)
-        if is_write and self._shared and ItemKey.of(connection_of(item).table_name, key) in self._shared:
-            raise shared_item(item)
-        if member is None:
-            versions.check_current(item, TransactWriteError)
-            member = self._add(item, key, UNREAD)
-        elif item is not member.item:
-            versions.note(item, self.participation)
+    def of(self, instance: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
+        """Return the item of an instance that the caller passes to write or check it."""
+        check_model(type(instance))
+        key = key_of(type(instance), *key_values_of(instance))
+        item = self._known(type(instance), key)
+        if is_write and self._shared and ItemKey.of(connection_of(instance).table_name, key) in self._shared:
+            raise shared_item(instance)
+        if item is None:
+            versions.check_current(instance, TransactWriteError)
+            item = self._add(instance, key, UNREAD)
+        elif instance is not item.instance:
+            versions.note(instance, self.participation)
         if is_write:
-            member.take(item, replaces=replaces)
+            item.take(instance, replaces=replaces)
         else:
-            member.compare(item)
-        return member
+            item.compare(instance)
+        return item
 
     def _guard(self, model: type[GuardedMixin], hash_key: Image) -> TransactionItem:
         """Return the guard, whose version every transaction increments that creates or deletes items of a hash key."""
@@ -367,12 +368,12 @@ class TransactionItems:
 
     def counter(self, model: type[GuardedMixin], name: str) -> TransactionItem:
         """Return a guard; refuse a row that another program has stored under its name."""
-        [member] = self._find(model, [(name, None)])
-        if member.stored and versions.known_of(model, member.stored).version is None:
+        [item] = self._find(model, [(name, None)])
+        if item.stored and versions.known_of(model, item.stored).version is None:
             raise foreign_row_error(
                 f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version"
             )
-        return member
+        return item
 
     def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any = None) -> None:
         """Settle the items that the guard of a hash key names, and rely on its version if the isolation does."""
@@ -384,50 +385,50 @@ class TransactionItems:
             guard.rely()
         self._settle(model, stored, guard)
 
-    def count_in_guard(self, member: TransactionItem) -> None:
+    def count_in_guard(self, item: TransactionItem) -> None:
         """Increment the guard, so that transactions that queried the hash key notice the created or deleted item."""
-        hash_key = {} if is_guarding_table(member.model) else dict([next(iter(member.key.items()))])
-        guard = self._guard(member.model, hash_key)
-        guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
-        self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
+        hash_key = {} if is_guarding_table(item.model) else dict([next(iter(item.key.items()))])
+        guard = self._guard(item.model, hash_key)
+        guard.touch(_is_counter(guard) if guard.plan.write is None else None, checks=False, creates=True)
+        self._counted.setdefault(guard.identity, Counted(item.model, hash_key)).keys[item.identity] = item.key
 
     def take_values(self, *, is_final: bool = True) -> None:
         """Add the rows of the unique values that the writes change, before the commit.
 
         If that is final, refuse a value of which the row was read and says that another item has it.
         """
-        claims = [claim for member in list(self.by_key.values()) if (claim := _claims_of(member)) is not None]
+        claims = [claim for item in list(self.by_key.values()) if (claim := _claims_of(item)) is not None]
         rows = merged(claims)
-        used = sum(member.write is not None or member.is_read for member in self.by_key.values())
+        used = sum(item.plan.write is not None or item.is_read for item in self.by_key.values())
         if used + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:
                 self._find(table, [(row.name, None) for row in rows if row.table is table])
         for row in rows:
             key = key_of(row.table, row.name, None)
-            member = self._known(row.table, key) or self._add(row.table(row.name), key, UNREAD)
-            self._claiming.append(member)
-            row.fill(member.item)
-            is_taken = bool(member.stored) and unique_values.holder_of(member.stored) not in row.holders()
+            item = self._known(row.table, key) or self._add(row.table(row.name), key, UNREAD)
+            self._claiming.append(item)
+            row.fill(item.instance)
+            is_taken = bool(item.stored) and unique_values.holder_of(item.stored) not in row.holders()
             if row.to is not None:
-                member.save(row.condition(), checks=not isinstance(member.base, Unread))
+                item.save(row.condition(), checks=not isinstance(item.base, Unread))
                 if is_taken and is_final:
-                    raise not_unique(member.write, member.stored, TransactWriteError, None)
+                    raise not_unique(item.plan.write, item.stored, TransactWriteError, None)
             if row.to is not None or is_taken:
                 continue
-            member.delete(row.condition(), checks=bool(member.stored))
-            member.make_optional()
+            item.delete(row.condition(), checks=bool(item.stored))
+            item.make_optional()
 
     def relied_on(self) -> list[TransactionItem]:
         """Return the items that must be the ones that are known, but for the rows of unique values."""
-        own = [member for member in self.by_key.values() if member not in self._claiming]
-        return [member for member in own if member.write is None or member.is_checked]
+        own = [item for item in self.by_key.values() if item not in self._claiming]
+        return [item for item in own if item.plan.write is None or item.plan.is_checked]
 
     def forget_values(self) -> None:
         """Take back `take_values`: what the items will be may change until the commit."""
-        for member in self._claiming:
-            member.reset()
-            if member.is_unused:
-                del self.by_key[member.identity]
+        for item in self._claiming:
+            item.reset()
+            if item.is_unused:
+                del self.by_key[item.identity]
         self._claiming.clear()
 
     def name_in_guards(self, direct: Callable[[], Collection[TransactionItem]]) -> None:
@@ -440,11 +441,11 @@ class TransactionItems:
         chosen: set[Any] | None = None
         for identity, counted in self._counted.items():
             guard = self.by_key.get(identity)
-            if guard is None or guard.write is None:  # a savepoint rolled it back
+            if guard is None or guard.plan.write is None:  # a savepoint rolled it back
                 continue
             names = counted.names(None)
             if not counted.has_room(names):
-                chosen = chosen or {member.identity for member in direct()}
+                chosen = chosen or {item.identity for item in direct()}
                 names = counted.names(chosen)
             if not counted.has_room(names):
                 raise too_many()
@@ -453,7 +454,7 @@ class TransactionItems:
                 self._settle(counted.model, counted.hash_key, guard)
                 actions += [Place(name).remove() for name in _attributes(guard.stored)]
             guard.update(actions, None, checks=False)
-        if chosen is not None and not {member.identity for member in direct()} <= chosen:
+        if chosen is not None and not {item.identity for item in direct()} <= chosen:
             raise too_many()  # the size of the names has changed which items are direct
 
     def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: TransactionItem) -> None:
@@ -504,9 +505,9 @@ class TransactionItems:
                 self._share(locks[lock])
 
     def _share(self, identity: ItemKey) -> None:
-        member = self.by_key.get(identity)
-        if member is not None and member.write is not None:
-            raise shared_item(member.item)
+        item = self.by_key.get(identity)
+        if item is not None and item.plan.write is not None:
+            raise shared_item(item.instance)
         self._shared.add(identity)
 
     def _holds(self, lock: Lock[Any] | None) -> bool:
@@ -534,11 +535,11 @@ class TransactionItems:
 
     def warn_of_unsaved(self) -> None:
         """Warn of each instance that was read and changed, and that no call has said to save."""
-        for member in self.by_key.values():
-            names = member.unsaved()
+        for item in self.by_key.values():
+            names = item.unsaved()
             if names:
                 warnings.warn(
-                    f"{label_of(member.model, key_values_of(member.item))} was changed in a transaction "
+                    f"{label_of(item.model, key_values_of(item.instance))} was changed in a transaction "
                     f"({', '.join(names)}) and not saved: the commit does not store that. Call tx.save(item), or "
                     f"change a copy of the instance.",
                     UserWarning,
@@ -547,12 +548,12 @@ class TransactionItems:
 
     def note_locks(self) -> None:
         """Let all planned writes use the locks that were acquired since."""
-        for member in self.by_key.values() if self.locks else ():
-            member.note_lock()
+        for item in self.by_key.values() if self.locks else ():
+            item.note_lock()
 
     def table(self, model: type[GuardedMixin] | None = None) -> type[TransactionTable]:
         """Return the table of records: the caller's, or the first that a model names."""
-        models = [*([] if model is None else [model]), *(member.model for member in self.by_key.values())]
+        models = [*([] if model is None else [model]), *(item.model for item in self.by_key.values())]
         candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in models)]
         found = next((table for table in candidates if table is not None), None)
         if found is None:
@@ -562,33 +563,33 @@ class TransactionItems:
         return found
 
 
-def _claims_of(member: TransactionItem) -> UniqueRows | None:
+def _claims_of(item: TransactionItem) -> UniqueRows | None:
     """Return what the write of an item does to the rows of its unique values; read it if its values are not known."""
-    if member.write is None or member.write.claims is None:
+    if item.plan.write is None or item.plan.write.claims is None:
         return None
-    known, old = versions.values_of(member.item)
-    if isinstance(member.base, Unread) and not member.is_absent and not (known.write_id and known == member.before):
-        member.load()
-    after = member.shown_image() if isinstance(member.after, Unread) else member.after  # which may read the item
-    is_unread = isinstance(member.base, Unread) and not member.is_absent
+    known, old = versions.values_of(item.instance)
+    if isinstance(item.base, Unread) and not item.is_absent and not (known.write_id and known == item.before):
+        item.load()
+    after = item.shown_image() if isinstance(item.plan.after, Unread) else item.plan.after  # which may read the item
+    is_unread = isinstance(item.base, Unread) and not item.is_absent
     if not is_unread:
-        old = unique_values.watched(member.model, member.stored)
-    claims = UniqueRows(member.item, TransactWriteError, old, unique_values.watched(member.model, after))
-    member.expected = claims.condition() if is_unread else None
+        old = unique_values.watched(item.model, item.stored)
+    claims = UniqueRows(item.instance, TransactWriteError, old, unique_values.watched(item.model, after))
+    item.expect(claims.condition() if is_unread else None)
     return claims
 
 
-def _is_counter(member: TransactionItem) -> Condition:
+def _is_counter(item: TransactionItem) -> Condition:
     """Return the condition that a guard has a version or is absent: another program may have stored a row since."""
-    version = versions.shape_of(member.model).version
+    version = versions.shape_of(item.model).version
     assert version is not None  # noqa: S101 - it counts
-    condition: Condition = Place(next(iter(member.key))).does_not_exist() | version.exists()
+    condition: Condition = Place(next(iter(item.key))).does_not_exist() | version.exists()
     return condition
 
 
-def _is_shown(member: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
+def _is_shown(item: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
     """Tell whether a query of that model shows an item."""
-    return issubclass(member.model, model) and member.shown_image() is not None and member.shows(condition)
+    return issubclass(item.model, model) and item.shown_image() is not None and item.shows(condition)
 
 
 def _pages(

@@ -75,7 +75,7 @@ RULES: Final = (
     bug(
         "r7 absence is checked last: An item that was absent may have come and gone in between.",
         Search(_EITHER, "Together", limit=1000),
-        Change("_transactions/validation.py", "member: not member.is_absent", "member: member.is_absent"),
+        Change("_transactions/validation.py", "item: not item.is_absent", "item: item.is_absent"),
     ),
     bug(
         "r8 placeholders after the decision: A late copy of a plain write makes one once more.",
@@ -121,7 +121,7 @@ RULES: Final = (
             "_transactions/validation.py",
             _READ_TOGETHER,
             "headers = [transaction_record.image_of(*record) for record in records]\n"
-            "    return [*transact_get(connection, gets[: len(members)]), *headers]",
+            "    return [*transact_get(connection, gets[: len(items)]), *headers]",
         ),
     ),
     bug(
@@ -162,14 +162,14 @@ LEFT: Final = (
         _SUSPENDED,
         Change(
             "_transactions/suspension.py",
-            "    member.before = known or Known()\n    member.check()\n    if not is_same:",
-            "    member.check()\n    if False:",
+            "    item.before = known or Known()\n    item.check()\n    if not is_same:",
+            "    item.check()\n    if False:",
         ),
     ),
     bug(
         "only writes are suspended: The row has what is to be written, and forgets what was only read: write skew.",
         _SUSPENDED,
-        Change("_transactions/suspension.py", "return member.is_read or (", "return ("),
+        Change("_transactions/suspension.py", "return item.is_read or (", "return ("),
     ),
 )
 
@@ -182,7 +182,7 @@ LOCKED_READS: Final = (
     bug(
         "for share is not checked: The commit trusts the shared lock, which a reader that stood still has lost.",
         Search(_PAUSED_READS, "OneOrder", "Serializable", limit=200),
-        Change("_transactions/items.py", "or member.identity in self._checked:", "or False:"),
+        Change("_transactions/items.py", "or item.identity in self._checked:", "or False:"),
     ),
     bug(
         "each creator locks a name of its own: The lock of an absent item keeps out no other creator.",

@@ -81,7 +81,7 @@ INTERVALS: Final = (
     bug(
         "staged items not seen: A transaction does not see the items that it has inserted itself.",
         Search(_IN_TRANSACTIONS, "Disjoint"),
-        Change(_STAGED, "{member.identity: member.after for member in self._written()}", "{}"),
+        Change(_STAGED, "{member.identity: member.plan.after for member in self._written()}", "{}"),
     ),
     bug(
         "earlier calls not named: The guard names the items of the last call of a transaction alone.",
