@@ -268,7 +268,8 @@ def drop_note(item: Model, kind: type[T]) -> T | None:
 
 def known_state(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    version, by = _version_of(item), _state_of(item).written_by
+    name, by = version_name_of(item), vars(item).get(_SLOT, _NOTHING).written_by
+    version: int | None = None if name is None else item.attribute_values.get(name)
     # If the caller has assigned another version, the id does not belong to it.
     return Known(version, by.write_id if version == by.version else None)
 
@@ -321,11 +322,12 @@ def _next_version(item: Model) -> int | None:
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
-    name = shape_of(type(item)).write_id_name
-    write_id = None if name is None else image.get(name, {}).get(STRING)
+    shape = shape_of(type(item))
+    write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
     by = _written_by(item, _version_of(item), write_id, image)
     _change(item, written_by=by, lacking=(), part=None)
-    note_values(item, image)
+    if shape.unique is not None:
+        note_values(item, image)
 
 
 def read_in_part(item: _M, part: frozenset[str] | None) -> _M:
@@ -433,7 +435,8 @@ def mark_stale(item: Model) -> None:
 
 def is_old(item: Model) -> bool:
     """Tell whether an instance is known to be stale."""
-    return version_name_of(item) is not None and _version_of(item) in _state_of(item).lacking
+    lacking = _state_of(item).lacking
+    return bool(lacking) and version_name_of(item) is not None and _version_of(item) in lacking
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:

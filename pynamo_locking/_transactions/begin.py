@@ -224,7 +224,7 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             with as_current(attempt.begun), attempt.begun:
                 with contextlib.suppress(*attempt.excused):
                     for lock in attempt.locks():
-                        items_of(attempt.begun).hold_if_there(lock, share=SHARE_OF_WAIT)
+                        items_of(attempt.begun).locks.hold_if_there(lock, share=SHARE_OF_WAIT)
                 attempt.note_locks()
                 return attempt.checked(function(attempt.begun))
         except Exception as error:
@@ -270,7 +270,7 @@ class RetryLoop:
 
     def note_locks(self) -> None:
         """Note how many of its locks the attempt has acquired."""
-        self._locked = len(items_of(self.begun).locks)
+        self._locked = len(items_of(self.begun).locks.held)
 
     def checked(self, result: _T) -> _T:
         """Return the result of the function; `ItemLocked` if a long commit would write what others had locked.
@@ -296,7 +296,7 @@ class RetryLoop:
 
     def _caller_locks(self) -> bool:
         """Tell whether the caller locks items: in another order, so that a retry must not."""
-        return self._holds_lock or len(items_of(self.begun).locks) > self._locked
+        return self._holds_lock or len(items_of(self.begun).locks.held) > self._locked
 
     def pause_after(self, error: Exception) -> float | None:
         """Return for how many seconds to pause before the next attempt; None if there is none."""
@@ -320,7 +320,7 @@ class RetryLoop:
 
     def _is_loss_of_ours(self, error: Exception) -> bool:
         """Tell whether a lock was lost that only helps the retry."""
-        ours = items_of(self.begun).locks[: self._locked]
+        ours = items_of(self.begun).locks.held[: self._locked]
         return isinstance(error, LockLost) and error.ticket in {lock.ticket for lock in ours}
 
     def doubt_with(self, error: Exception) -> OutcomeUnknown | None:

@@ -22,7 +22,7 @@ all items before the decision, which wait for each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -549,7 +549,7 @@ class CommitRun:
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
-        places = {(connection.region, connection.host) for connection in self._connections()}
+        places = {(connection.region, connection.host) for connection in self._connections}
         if len(places) > 1:
             named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
             raise ConfigurationError(
@@ -633,14 +633,16 @@ class CommitRun:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(self._connections[0], self._options.id, resolver=self._resolver())
         for i, item in enumerate(self._items):
             assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
+    @cached_property
     def _connections(self) -> list[Connection]:
-        """Return the connections of the items, then that of the records: it alone if only the key is written."""
-        connections = [connection_of(item.instance).connection for item in self._items]
+        """The connections of the items' models, then that of the records: it alone if only the key is written."""
+        models = dict.fromkeys([type(item.instances.present) for item in self._items])
+        connections = [connection_of(model).connection for model in models]
         record_table = self._options.record_table
         return connections if record_table is None else [*connections, record_table.connection]
 

@@ -121,11 +121,11 @@ class ShownInstances:
             self._note_shown()
 
     def show_again(self, image: Image, *, is_committed: bool) -> None:
-        """As `show`, if the present one was replaced or refreshed since it was taken.
+        """As `show`, for the present one that was replaced or refreshed since it was taken.
 
         With another version, old values could be saved under it.
         """
-        if not self.is_current and versions.known_state(self.present).version == self._version:
+        if versions.known_state(self.present).version == self._version:
             self.show(image, is_committed=is_committed)
 
     def note_saved(self) -> None:

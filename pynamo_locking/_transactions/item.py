@@ -13,7 +13,6 @@ from pynamo_locking._io import responses
 from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key, writer_of
 from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._items import conditions, effects, expiry, versions
-from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._pynamodb import connection_of, hash_name_of
 from pynamo_locking._transactions.instances import SavedInstances, ShownInstances, check_key
 from pynamo_locking._transactions.plan import (
@@ -30,13 +29,14 @@ from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, err
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynamodb.connection.table import TableConnection
+    from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
@@ -62,12 +62,12 @@ class TransactionItem:
 
     Args:
         instance: the one that every caller of the transaction's `get` receives.
+        identity: of the item.
         key: the item's key, in DynamoDB's form.
         base: the stored item; None if there is none.
         token: of the transaction, from which the write ids are derived.
 
     Attributes:
-        connection: to the item's table.
         before: what is known of the stored item.
         instances: those that show the item.
         plan: what the transaction does to the item.
@@ -82,14 +82,14 @@ class TransactionItem:
     def __init__(
         self,
         instance: GuardedMixin,
+        identity: ItemKey,
         key: Image,
         base: Image | Unread | None,
         reader: IsolatedReader,
         token: str,
     ) -> None:
+        self.identity = identity
         self.key = key
-        self.connection: TableConnection = connection_of(instance)
-        self.identity: ItemKey = ItemKey.of(self.connection.table_name, key)
         self.base = base
         self.before: Known = versions.known_state(instance)
         self.instances = ShownInstances(instance, self.before, is_read=not isinstance(base, Unread))
@@ -108,6 +108,11 @@ class TransactionItem:
     def model(self) -> type[GuardedMixin]:
         """The model of the item."""
         return type(self.instances.present)
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that sends requests for the item's table."""
+        return connection_of(self.model).connection
 
     @property
     def table(self) -> str:
@@ -148,16 +153,6 @@ class TransactionItem:
         """Whether the transaction neither writes the item nor relies on it, since the first operation failed."""
         return self.plan.write is None and not self.is_read and isinstance(self.base, Unread)
 
-    # Instances
-
-    def take(self, instance: GuardedMixin, *, replaces: bool) -> None:
-        """Use the instance that the caller passes: see `ShownInstances.take`."""
-        self.instances.take(instance, self.before, self.plan, replaces=replaces)
-
-    def compare(self, instance: GuardedMixin) -> None:
-        """Raise `StaleVersion` for an instance of another state of the item than the transaction knows."""
-        self.instances.compare(instance, self.before)
-
     def unsaved(self) -> list[str]:
         """Return which attributes of the stored item the user has assigned, if the transaction does not write it."""
         return self.instances.changed() if self.plan.write is None and self.stored else []
@@ -185,7 +180,7 @@ class TransactionItem:
             if image is not None:  # the instance may have only the key, or some attributes
                 self.instances.show(image, is_committed=True)
             return known, image
-        if plan.after is not None:
+        if plan.after is not None and not self.instances.is_current:
             self.instances.show_again(plan.after, is_committed=not plan.has_values)
         return plan, plan.after
 
@@ -291,13 +286,13 @@ class TransactionItem:
 
     def save(self, condition: Condition | None, *, checks: bool) -> None:
         """Store the instance as it is now; `StaleVersion` if that would undo changes of the transaction."""
-        plan, instance = self.plan.requiring(condition), self.instance
+        plan = self.plan.requiring(condition)
         if checks and plan.has_values and not self.is_deleted and not self.instances.is_current:
             why = "does not show what the transaction has done to the item: go on with the instance that its get"
-            raise versions.stale(instance, TransactWriteError, f"{why} returns.")
+            raise versions.stale(self.instance, TransactWriteError, f"{why} returns.")
         self._know_deleted(plan, checks=checks)
         extra: Image | None = None
-        if not isinstance(self.base, Unread) and not isinstance(plan.after, Unread):
+        if plan.after is not self.base and not isinstance(self.base, Unread) and not isinstance(plan.after, Unread):
             extra = undeclared(self.model, plan.after or {})
         plan = self._planned_save(self._checking(plan, checks=checks), extra=extra, replaces=True)
         self.plan = plan._replace(pending=(), has_values=True)
@@ -377,7 +372,7 @@ class TransactionItem:
     # Planning: several operations become one write
 
     def _new_writer(self) -> Writer:
-        writer: Writer | None = writer_of(self.instance, self.extents)
+        writer: Writer | None = writer_of(self.instances.present, self.extents)
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
         writer.token = self._token
@@ -386,7 +381,7 @@ class TransactionItem:
     def _planned_save(self, plan: Plan, *, extra: Image | None, replaces: bool) -> Plan:
         """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
         writer = self._new_writer()
-        with versions.planned_as(self.instance, self.before):
+        with versions.planned_as(writer.item, self.before):
             write = writer.plan_save(
                 plan.condition,
                 checks_version=plan.is_checked,
@@ -429,7 +424,7 @@ class TransactionItem:
         return self._final(self.plan)
 
     def _final(self, plan: Plan) -> Write:
-        check_key(self.instance, self.key)
+        check_key(self.instances.present, self.key)
         write = plan.write
         if write is None:
             with versions.planned_as(self.instance, self.before):

@@ -1,50 +1,38 @@
-"""All items of one transaction: each is read once, locked on request, and has one instance.
-
-A guard may show a transaction whose items no query finds yet: see `batch_requests.settle`. Each transaction names
-its items in a separate attribute. A transaction that has settled the items that earlier transactions named can
-therefore remove their attributes without a condition: a removed attribute never comes back.
-"""
+"""All items of one transaction: each is read once, locked on request, and has one instance."""
 
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.row_keys import brief, guard_name
+from pynamo_locking._core.row_keys import guard_name
 from pynamo_locking._core.values import copy_of
-from pynamo_locking._io import runtime
-from pynamo_locking._io.batch_requests import settle
-from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
+from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
-from pynamo_locking._io.runtime import logger
-from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
 from pynamo_locking._locks.held_lock import holds_nothing
-from pynamo_locking._locks.lock import Lock, handle_of
-from pynamo_locking._locks.locked_all import in_order
+from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.isolation import stored_pages, stored_rows
-from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
+from pynamo_locking._transactions.guards import QueryGuards
 from pynamo_locking._transactions.item import TransactionItem
+from pynamo_locking._transactions.locks import HeldLocks, Locking, shared_item
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._transactions.plan import UNREAD, Unread
 from pynamo_locking._writes.unique_rows import UniqueRows, merged, not_unique
-from pynamo_locking.exceptions import ItemNotFound, LockLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.stored_rows import Image
@@ -53,150 +41,31 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 
-# The guard of a hash key names the items that transactions have created and deleted under it.
-
-
-#: The names of these attributes: this prefix, and the id of the transaction.
-_NAMED: Final = "touched#"
-
-#: With more named transactions than this, the next one settles and removes their names.
-_MOST_NAMED: Final = 8
-
-#: The size limit of the names of one transaction, and of all earlier ones, in bytes: a guard must fit into 400 KB.
-_MOST_BYTES: Final = 120_000
-
-#: What to do about a broken guard.
-ADVICE: Final = "Remove that attribute when no process writes under its hash key."
-
-
-@dataclass
-class Counted:
-    """The items, of one model and hash key, that a transaction has counted in their guard; keys by identity."""
-
-    model: type[GuardedMixin]
-    hash_key: Image
-    keys: dict[Any, Image] = field(default_factory=dict)
-
-    def names(self, chosen: Container[Any] | None) -> dict[str, Any]:
-        """Return, as it is stored, the keys of these items without their hash key; of all unless some are chosen."""
-        keys = [key for identity, key in self.keys.items() if chosen is None or identity in chosen]
-        rests = [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
-        return {"L": [{"M": rest} for rest in rests]}
-
-    @staticmethod
-    def has_room(names: dict[str, Any]) -> bool:
-        """Tell whether one transaction may name so much."""
-        return effects.size_of({_NAMED: names}) <= _MOST_BYTES
-
-
-def named_in(guard: TransactionItem) -> dict[str, list[Image]]:
-    """Return the item keys that transactions have named in a guard, by attribute; `CorruptRow` if it is broken."""
-    what = f"the guard {brief(guard.key)} in {guard.table!r}"
-    row, stored = StoredRow(what, guard.table, guard.key, ADVICE), _attributes(guard.stored)
-    return {name: row.read(stored, name, lambda named: [each["M"] for each in named["L"]]) for name in stored}
-
-
-def _attributes(guard: Image) -> Image:
-    return {name: value for name, value in guard.items() if name.startswith(_NAMED)}
-
-
-def is_full(guard: Image) -> bool:
-    """Tell whether a transaction must remove what earlier transactions have named."""
-    others = _attributes(guard)
-    return len(others) > _MOST_NAMED or (bool(others) and effects.size_of(others) > _MOST_BYTES)
-
-
-def too_many() -> ConfigurationError:
-    """Return the error for more keys than a guard has room for."""
-    return ConfigurationError(
-        f"the keys of the items that this transaction creates and deletes under one hash key of a model with "
-        f"Meta.guard_queries take more than the {_MOST_BYTES // 1000} KB that its guard has for them: write fewer at "
-        f"once."
-    )
-
-
-# The queue locks of items that a transaction reads with ``for_update`` or ``for_share``, absent ones included.
-
-
-@dataclass(frozen=True)
-class Locking:
-    """How a transaction locks what it reads; `shared` among readers.
-
-    It `refuses_absent` items that cannot be locked if the caller would take them for locked.
-    """
-
-    shared: bool
-    refuses_absent: bool
-
-    def __str__(self) -> str:
-        return "for_share=True" if self.shared else "for_update=True"
-
-
-def locking(*, for_update: bool, for_share: bool, refuses_absent: bool = True) -> Locking | None:
-    """Return how to lock, None for not at all."""
-    if for_update and for_share:
-        raise ConfigurationError("for_update=True and for_share=True exclude each other: to write, use for_update.")
-    return Locking(for_share, refuses_absent) if for_update or for_share else None
-
-
-def lock_of_name(lock: Lock[Any]) -> Lock[Any] | None:
-    """Return the lock of the name of an item, for the time in which there is no item to keep the lock in.
-
-    None if the lock is kept elsewhere anyway, or if the model has no table for it.
-    """
-    target, options = handle_of(lock).target, handle_of(lock).options
-    model: type[LockableMixin] = target.model
-    if target.is_elsewhere or target.row.may_create or getattr(model.Meta, "lock_table", None) is None:
-        return None
-    return Lock(lock_target_by_name(model, target.row.key, options.settings, target.read), options, None)
-
-
-def shared_item(item: GuardedMixin) -> ConfigurationError:
-    """Return the error for a write of an item that was locked with ``for_share``."""
-    return ConfigurationError(
-        f"{label_of(type(item), key_values_of(item))} was read with for_share=True, so others may share its "
-        f"lock, and nothing may be written under it. There is no upgrade, since two transactions that tried would wait "
-        f"for each other for ever: use for_update=True from the start."
-    )
-
-
-def _give_back(lock: Lock[Any]) -> None:
-    handle = handle_of(lock)
-    try:
-        if handle.depth:
-            handle.end_block()
-    except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction released it: %s", handle.target.row.label, error)
-
-
-# The items of one transaction: each is read once, locked on request, and has one instance.
-
-
 @dataclass(eq=False)
 class TransactionItems:
     """The items of one transaction, and the locks that it holds until its end.
 
-    It waits for locks until `_deadline`, by the monotonic clock. `_relies_on_reads` says whether the commit checks
+    It waits for locks until the deadline, by the monotonic clock. `_relies_on_reads` says whether the commit checks
     every item that was read. The caller may have named the `_table` of the records.
     """
 
     _id: str
     _table: type[TransactionTable] | None
     reader: IsolatedReader
-    _deadline: Deadline
+    deadline: InitVar[Deadline]
     _relies_on_reads: bool
     by_key: dict[ItemKey, TransactionItem] = field(default_factory=dict, init=False)
-    locks: list[Lock[Any]] = field(default_factory=list, init=False)
+    locks: HeldLocks = field(init=False)
+    guards: QueryGuards = field(init=False)
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
     refused: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # as a refusal of the last attempt has them
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
-    _shared: set[ItemKey] = field(default_factory=set, init=False)
-    _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
-    _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
-    _claiming: list[TransactionItem] = field(default_factory=list, init=False)  # the rows of unique values
+    _unique_rows: list[TransactionItem] = field(default_factory=list, init=False)  # since `take_values`
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, deadline: Deadline) -> None:
+        self.locks = HeldLocks(deadline, self.by_key, self._checked)
+        self.guards = QueryGuards(self._id, self.by_key)
         self.participation: Participation = Participation(self)
 
     def read_all(
@@ -215,32 +84,30 @@ class TransactionItems:
     def _find(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
-        check_model(model)
-        keys = [key_of(model, *each) for each in values]
-        if locking is not None:
-            for lock in self.locks_for(model, values, locking):
-                self.hold_if_there(lock)
-        known = [self._known(model, key) for key in keys]
-        for item in known if self.locks else ():
-            if item is not None:
-                item.note_lock()
         table = connection_of(model).table_name
+        keys = [key_of(model, *each) for each in values]
         identities = [ItemKey.of(table, key) for key in keys]
-        new = {
-            identity: (key, each)
-            for identity, key, each, item in zip(identities, keys, values, known, strict=True)
-            if item is None
-        }
+        if locking is not None:
+            for lock in self.locks.missing(model, values, locking):
+                self.locks.hold_if_there(lock)
+        # Keys that are asked for twice are read once.
+        new = {each: (key, value) for each, key, value in zip(identities, keys, values, strict=True)}
+        for identity in identities:
+            item = self._known(identity)
+            if item is not None:
+                new.pop(identity, None)
+                if self.locks.held:
+                    item.note_lock()
         images = self._images(model, {identity: key for identity, (key, _) in new.items()})
-        for (key, each), stored in zip(new.values(), images, strict=True):
+        for (identity, (key, each)), stored in zip(new.items(), images, strict=True):
             image = unexpired(model, stored)
             instance = model(*each) if image is None else model.from_raw_data(copy_of(image))
-            self._add(instance, key, image)
+            self._add(instance, identity, key, image)
         return [self.by_key[identity] for identity in identities]
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
-        if self.refused and (self.locks or not holds_nothing()):
+        if self.refused and (self.locks.held or not holds_nothing()):
             self.refused.clear()  # what is read under a lock is read after the grant
         self._checked.update(keys.keys() & self.refused.keys())  # they may be older than this attempt
         known = {**self.refused, **self._granted()}
@@ -251,7 +118,7 @@ class TransactionItems:
     def _granted(self) -> dict[ItemKey, Image]:
         """Return the items that came with the grants of their locks, and that were not written since."""
         found: dict[ItemKey, Image] = {}
-        for handle in map(handle_of, self.locks):
+        for handle in map(handle_of, self.locks.held):
             row = handle.target.row
             if handle.depth and handle.is_outermost and not row.may_create:
                 held = handle.held_entry()
@@ -260,33 +127,35 @@ class TransactionItems:
                     found[ItemKey.of(row.table, row.key)] = image
         return found
 
-    def _add(self, instance: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
-        item = TransactionItem(instance, key, base, self.reader, self._id)
-        self.by_key[item.identity] = item
+    def _add(
+        self, instance: GuardedMixin, identity: ItemKey, key: Image, base: Image | Unread | None
+    ) -> TransactionItem:
+        item = self.by_key[identity] = TransactionItem(instance, identity, key, base, self.reader, self._id)
         versions.note(instance, self.participation)
         return item
 
-    def _known(self, model: type[GuardedMixin], key: Image) -> TransactionItem | None:
-        item = self.by_key.get(ItemKey.of(connection_of(model).table_name, key))
+    def _known(self, identity: ItemKey) -> TransactionItem | None:
+        item = self.by_key.get(identity)
         return None if item is None or item.is_unused else item
 
     def written(self, instance: GuardedMixin) -> TransactionItem | None:
         """Return the item of an instance, if the transaction writes it."""
-        item = self._known(type(instance), key_of(type(instance), *key_values_of(instance)))
+        item = self._known(identity_of(instance))
         return None if item is None or item.plan.write is None else item
 
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
-        names = [attribute.attr_name for attribute in key_attributes(model)]
+        table, names = connection_of(model).table_name, [attribute.attr_name for attribute in key_attributes(model)]
         resolver = self.reader.resolver()
         for page in pages:
             keys = [{name: image[name] for name in names} for image in page]
-            known = [self._known(model, key) for key in keys]
+            identities = [ItemKey.of(table, key) for key in keys]
+            known = [self._known(identity) for identity in identities]
             new = [(key, image) for key, image, item in zip(keys, page, known, strict=True) if item is None]
             committed = self.reader.committed(model, new, resolver)
-            for key, image, old in zip(keys, page, known, strict=True):
+            for identity, key, image, old in zip(identities, keys, page, known, strict=True):
                 current = None if old is not None else unexpired(model, next(committed))
-                item = old or self._add(model.from_raw_data(copy_of(current or image)), key, current)
+                item = old or self._add(model.from_raw_data(copy_of(current or image)), identity, key, current)
                 if self._relies_on_reads:
                     item.rely()
                 yield item
@@ -343,20 +212,21 @@ class TransactionItems:
 
     def of(self, instance: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
         """Return the item of an instance that the caller passes to write or check it."""
-        check_model(type(instance))
         key = key_of(type(instance), *key_values_of(instance))
-        item = self._known(type(instance), key)
-        if is_write and self._shared and ItemKey.of(connection_of(instance).table_name, key) in self._shared:
+        identity = ItemKey.of(connection_of(instance).table_name, key)
+        item = self._known(identity)
+        if is_write and identity in self.locks.shared:
             raise shared_item(instance)
         if item is None:
+            check_model(type(instance))
             versions.check_current(instance, TransactWriteError)
-            item = self._add(instance, key, UNREAD)
-        elif instance is not item.instance:
+            item = self._add(instance, identity, key, UNREAD)
+        elif instance is not item.instances.present:
             versions.note(instance, self.participation)
         if is_write:
-            item.take(instance, replaces=replaces)
+            item.instances.take(instance, item.before, item.plan, replaces=replaces)
         else:
-            item.compare(instance)
+            item.instances.compare(instance, item.before)
         return item
 
     def _guard(self, model: type[GuardedMixin], hash_key: Image) -> TransactionItem:
@@ -365,6 +235,21 @@ class TransactionItems:
         table = self.table(model)
         longest = own_keys_of(table).longest_name
         return self.counter(table, guard_name(model.Meta.table_name, *values, longest=longest))
+
+    def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any = None) -> None:
+        """Settle the items that the guard of a hash key names, and rely on its version if the isolation does."""
+        attribute, stored = hash_attribute_of(model), dict[str, Any]()
+        if not is_guarding_table(model):
+            stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
+        guard = self._guard(model, stored)
+        if self._relies_on_reads:
+            guard.rely()
+        self.guards.settle(model, stored, guard)
+
+    def count_in_guard(self, item: TransactionItem) -> None:
+        """Count a created or deleted item in the guard of its hash key."""
+        hash_key = {} if is_guarding_table(item.model) else dict([next(iter(item.key.items()))])
+        self.guards.count(item, hash_key, self._guard(item.model, hash_key))
 
     def counter(self, model: type[GuardedMixin], name: str) -> TransactionItem:
         """Return a guard; refuse a row that another program has stored under its name."""
@@ -375,38 +260,21 @@ class TransactionItems:
             )
         return item
 
-    def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any = None) -> None:
-        """Settle the items that the guard of a hash key names, and rely on its version if the isolation does."""
-        attribute, stored = hash_attribute_of(model), dict[str, Any]()
-        if not is_guarding_table(model):
-            stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
-        guard = self._guard(model, stored)
-        if self._relies_on_reads:
-            guard.rely()
-        self._settle(model, stored, guard)
-
-    def count_in_guard(self, item: TransactionItem) -> None:
-        """Increment the guard, so that transactions that queried the hash key notice the created or deleted item."""
-        hash_key = {} if is_guarding_table(item.model) else dict([next(iter(item.key.items()))])
-        guard = self._guard(item.model, hash_key)
-        guard.touch(_is_counter(guard) if guard.plan.write is None else None, checks=False, creates=True)
-        self._counted.setdefault(guard.identity, Counted(item.model, hash_key)).keys[item.identity] = item.key
-
     def take_values(self, *, is_final: bool = True) -> None:
         """Add the rows of the unique values that the writes change, before the commit.
 
         If that is final, refuse a value of which the row was read and says that another item has it.
         """
-        claims = [claim for item in list(self.by_key.values()) if (claim := _claims_of(item)) is not None]
-        rows = merged(claims)
+        rows = merged([its for item in list(self.by_key.values()) if (its := _unique_rows_of(item)) is not None])
         used = sum(item.plan.write is not None or item.is_read for item in self.by_key.values())
         if used + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:
                 self._find(table, [(row.name, None) for row in rows if row.table is table])
         for row in rows:
             key = key_of(row.table, row.name, None)
-            item = self._known(row.table, key) or self._add(row.table(row.name), key, UNREAD)
-            self._claiming.append(item)
+            identity = ItemKey.of(connection_of(row.table).table_name, key)
+            item = self._known(identity) or self._add(row.table(row.name), identity, key, UNREAD)
+            self._unique_rows.append(item)
             row.fill(item.instance)
             is_taken = bool(item.stored) and unique_values.holder_of(item.stored) not in row.holders()
             if row.to is not None:
@@ -420,118 +288,21 @@ class TransactionItems:
 
     def relied_on(self) -> list[TransactionItem]:
         """Return the items that must be the ones that are known, but for the rows of unique values."""
-        own = [item for item in self.by_key.values() if item not in self._claiming]
-        return [item for item in own if item.plan.write is None or item.plan.is_checked]
+        others = [item for item in self.by_key.values() if item not in self._unique_rows]
+        return [item for item in others if item.plan.write is None or item.plan.is_checked]
 
     def forget_values(self) -> None:
         """Take back `take_values`: what the items will be may change until the commit."""
-        for item in self._claiming:
+        for item in self._unique_rows:
             item.reset()
             if item.is_unused:
                 del self.by_key[item.identity]
-        self._claiming.clear()
-
-    def name_in_guards(self, direct: Callable[[], Collection[TransactionItem]]) -> None:
-        """Name the created and deleted items in their guards, before the commit.
-
-        Args:
-            direct: returns the items that the deciding transaction writes itself. A query sees the intents of all other
-                items, so the guard names these only if there is room; it must have room for the direct ones.
-        """
-        chosen: set[Any] | None = None
-        for identity, counted in self._counted.items():
-            guard = self.by_key.get(identity)
-            if guard is None or guard.plan.write is None:  # a savepoint rolled it back
-                continue
-            names = counted.names(None)
-            if not counted.has_room(names):
-                chosen = chosen or {item.identity for item in direct()}
-                names = counted.names(chosen)
-            if not counted.has_room(names):
-                raise too_many()
-            actions: list[Action] = [Place(_NAMED + self._id).set(Stored(names))]
-            if is_full(guard.stored):
-                self._settle(counted.model, counted.hash_key, guard)
-                actions += [Place(name).remove() for name in _attributes(guard.stored)]
-            guard.update(actions, None, checks=False)
-        if chosen is not None and not {item.identity for item in direct()} <= chosen:
-            raise too_many()  # the size of the names has changed which items are direct
-
-    def _settle(self, model: type[GuardedMixin], hash_key: Image, guard: TransactionItem) -> None:
-        """Settle the items that a guard named when it was read; the commit checks that it still does."""
-        place = guard.identity
-        new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
-        settle(model, [key | hash_key for keys in new.values() for key in keys])
-        self._settled |= {(place, name) for name in new}
+        self._unique_rows.clear()
 
     def undo_from(self, start: int) -> None:
         """Restore the moved instances, back to the first `start` moves."""
         while len(self.undo) > start:
             self.undo.pop()()
-
-    def left(self) -> float:
-        """Return for how many seconds to wait for a lock."""
-        return max(0.0, self._deadline.at - runtime.current.monotonic())
-
-    def locks_for(
-        self, model: type[GuardedMixin], values: Iterable[tuple[Any, Any]], locking: Locking
-    ) -> Iterator[Lock[Any]]:
-        """Yield the locks that the transaction has to acquire for some items, in one canonical order.
-
-        The caller acquires each before it asks for the next one. An item that does not exist has no lock in it:
-        then that of its name follows, and the item's again, which another process may have created meanwhile.
-        """
-        if not issubclass(model, LockableMixin):
-            raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
-        table = connection_of(model).table_name
-        locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
-        self._checked.update(locks.values() if locking.shared else ())
-        for lock in in_order(locks):
-            name = lock_of_name(lock)
-            if self._holds(lock) or self._holds(name):
-                continue
-            yield lock
-            if not handle_of(lock).depth and name is not None:
-                yield name
-                yield lock
-            elif not handle_of(lock).depth and locking.refuses_absent:
-                raise ConfigurationError(
-                    f"there is no item {handle_of(lock).target.row.label}, and {locking} cannot lock it, since its "
-                    f"lock would be in the item: name a subclass of NamedLock in Meta.lock_table of {model.__name__}, "
-                    f"where the name of an absent item is locked."
-                )
-            handles = [handle_of(each) for each in (lock, name) if each is not None]
-            if any(not each.held_entry().entry.lock_mode.may_write for each in handles if each.depth):
-                self._share(locks[lock])
-
-    def _share(self, identity: ItemKey) -> None:
-        item = self.by_key.get(identity)
-        if item is not None and item.plan.write is not None:
-            raise shared_item(item.instance)
-        self._shared.add(identity)
-
-    def _holds(self, lock: Lock[Any] | None) -> bool:
-        if lock is None:
-            return False
-        wanted, handles = handle_of(lock), map(handle_of, self.locks)
-        same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
-        return any(each.options.lock_mode.covers(wanted.options.lock_mode) for each in same)
-
-    def hold_if_there(self, lock: Lock[Any], *, share: float = 1.0) -> None:
-        """Hold the lock of an item. If there is none, the read finds it absent, and the commit checks that."""
-        with suppress(ItemNotFound):
-            self.hold(lock, share=share)
-
-    def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
-        """Acquire a lock, waiting for a share of what is left of `wait`; hold it until the end of the transaction."""
-        handle_of(lock).begin_block(share * self.left())
-        self.locks.append(lock)
-
-    def give_back(self) -> None:
-        """Release what is held after the end of the transaction, whose outcome no longer depends on it."""
-        with ExitStack() as last_first:
-            for lock in self.locks:
-                last_first.callback(_give_back, lock)
 
     def warn_of_unsaved(self) -> None:
         """Warn of each instance that was read and changed, and that no call has said to save."""
@@ -548,22 +319,36 @@ class TransactionItems:
 
     def note_locks(self) -> None:
         """Let all planned writes use the locks that were acquired since."""
-        for item in self.by_key.values() if self.locks else ():
+        for item in self.by_key.values() if self.locks.held else ():
             item.note_lock()
 
     def table(self, model: type[GuardedMixin] | None = None) -> type[TransactionTable]:
         """Return the table of records: the caller's, or the first that a model names."""
-        models = [*([] if model is None else [model]), *(item.model for item in self.by_key.values())]
-        candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in models)]
-        found = next((table for table in candidates if table is not None), None)
+        found = self.table_if_known(model)
         if found is None:
             raise ConfigurationError(
                 "no TransactionTable is known: pass one to transaction(), or name it in Meta.transaction_table."
             )
         return found
 
+    def table_if_known(self, model: type[GuardedMixin] | None = None) -> type[TransactionTable] | None:
+        """Return the same; None if there is no such table."""
+        if self._table is not None:
+            return self._table
+        models = [type(item.instances.present) for item in self.by_key.values()]
+        for each in dict.fromkeys(models if model is None else [model, *models]):
+            found: type[TransactionTable] | None = getattr(each.Meta, "transaction_table", None)
+            if found is not None:
+                return found
+        return None
 
-def _claims_of(item: TransactionItem) -> UniqueRows | None:
+
+def identity_of(instance: GuardedMixin) -> ItemKey:
+    """Return the identity of the item that an instance shows."""
+    return ItemKey.of(connection_of(instance).table_name, key_of(type(instance), *key_values_of(instance)))
+
+
+def _unique_rows_of(item: TransactionItem) -> UniqueRows | None:
     """Return what the write of an item does to the rows of its unique values; read it if its values are not known."""
     if item.plan.write is None or item.plan.write.claims is None:
         return None
@@ -574,17 +359,9 @@ def _claims_of(item: TransactionItem) -> UniqueRows | None:
     is_unread = isinstance(item.base, Unread) and not item.is_absent
     if not is_unread:
         old = unique_values.watched(item.model, item.stored)
-    claims = UniqueRows(item.instance, TransactWriteError, old, unique_values.watched(item.model, after))
-    item.expect(claims.condition() if is_unread else None)
-    return claims
-
-
-def _is_counter(item: TransactionItem) -> Condition:
-    """Return the condition that a guard has a version or is absent: another program may have stored a row since."""
-    version = versions.shape_of(item.model).version
-    assert version is not None  # noqa: S101 - it counts
-    condition: Condition = Place(next(iter(item.key))).does_not_exist() | version.exists()
-    return condition
+    rows = UniqueRows(item.instance, TransactWriteError, old, unique_values.watched(item.model, after))
+    item.expect(rows.condition() if is_unread else None)
+    return rows
 
 
 def _is_shown(item: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:

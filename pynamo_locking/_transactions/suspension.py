@@ -32,6 +32,7 @@ from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._transactions import commit
+from pynamo_locking._transactions.options import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -198,6 +199,7 @@ def _model_of(entry: SimpleNamespace) -> tuple[str, str]:
 
 
 def _found(items: TransactionItems, model: type[GuardedMixin], entries: list[SimpleNamespace]) -> Iterator[_Planned]:
+    check_model(model)
     found = items._find(model, [entry.values for entry in entries])
     for item, entry in zip(found, entries, strict=True):
         _check(item, entry.known)

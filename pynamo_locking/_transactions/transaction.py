@@ -24,7 +24,8 @@ from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
-from pynamo_locking._transactions.items import TransactionItems, locking
+from pynamo_locking._transactions.items import TransactionItems
+from pynamo_locking._transactions.locks import locking
 from pynamo_locking._transactions.options import (
     TransactionOptions,
     check_model,
@@ -45,9 +46,8 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.transactions import CommitPlan
-    from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._transactions.item import TransactionItem
-    from pynamo_locking._transactions.items import Locking
+    from pynamo_locking._transactions.locks import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 
@@ -323,7 +323,7 @@ class Transaction:
         self._check_writable()
         placed = made()
         for lock in placed.locks() if pessimistic else ():
-            self._items.hold(lock)
+            self._items.locks.hold(lock)
         placed.stage()
 
     def _check_writable(self) -> None:
@@ -360,10 +360,8 @@ class Transaction:
             self._items.forget_values()
 
     def _committing(self) -> CommitRun:
-        try:
-            record_table: RecordTable | None = record_table_of(self._items.table())
-        except ConfigurationError:
-            record_table = None
+        table = self._items.table_if_known()
+        record_table = None if table is None else record_table_of(table)
         return CommitRun(list(self._items.by_key.values()), replace(self._options, record_table=record_table))
 
     def commit(self) -> None:
@@ -408,7 +406,7 @@ class Transaction:
         try:
             self._items.take_values()
             self._items.note_locks()  # a write may have been planned in a context that did not hold them
-            self._items.name_in_guards(lambda: self._committing().direct())
+            self._items.guards.name_items(lambda: self._committing().direct())
             self._commit = self._committing()
             return self._commit.run()
         except NotUnique as error:
@@ -431,7 +429,7 @@ class Transaction:
             if not self._is_over:
                 self._end(None)
         finally:
-            self._items.give_back()  # what an interrupted end has left
+            self._items.locks.give_back()  # what an interrupted end has left
 
     def suspend(self, *, expires_after: Duration = 86_400.0) -> str:
         """Store what was read and what is to be written, for any process to `resume`, and roll back.
@@ -453,7 +451,7 @@ class Transaction:
         Cost: 1 write, and 1 read for each item that was written without being read.
         """
         self._check_open()
-        if not self._level.may_write or self._items.locks or self._after_commit or self._after_rollback:
+        if not self._level.may_write or self._items.locks.held or self._after_commit or self._after_rollback:
             raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
         id_ = suspension.suspend(
             self._items, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
@@ -505,12 +503,12 @@ class Transaction:
                 self._items.undo_from(0)
                 for item in self._items.by_key.values():
                     item.mark_stale(is_saved=self.is_repeated)
-            last: list[Callable[[], object]] = [partial(self._tell_end, told), self._items.give_back]
+            last: list[Callable[[], object]] = [partial(self._tell_end, told), self._items.locks.give_back]
             if not self.is_repeated:
                 last += self._after_commit if self._is_committed else self._after_rollback
             call_all(last, error)
         finally:
-            self._items.give_back()  # after an interrupt of all that
+            self._items.locks.give_back()  # after an interrupt of all that
 
     @to_listeners
     def _tell_end(self, error: BaseException | None) -> None:

@@ -105,12 +105,15 @@ class TransactionActions(Work):
     @property
     def claims(self) -> list[UniqueRows]:
         """What the writes do to the rows of unique values."""
-        writes = [action.write for action in self.by_key.values()]
-        return [write.claims for write in writes if write is not None and write.claims is not None]
+        rows = self.by_key.values()
+        return [row.write.claims for row in rows if row.write is not None and row.write.claims is not None]
 
     def _rows_of_values(self) -> list[RowWrite]:
+        claims = self.claims
+        if not claims:
+            return []
         token = next((writer.token for writer in self._writers.values()), None)
-        planned = [row.plan(TransactWriteError, token) for row in merged(self.claims)]
+        planned = [row.plan(TransactWriteError, token) for row in merged(claims)]
         return [writer.row_write(write) for writer, write in planned]
 
     def guards_row_of(self, own: HeldEntry) -> bool:

@@ -188,7 +188,7 @@ LOCKED_READS: Final = (
         "each creator locks a name of its own: The lock of an absent item keeps out no other creator.",
         Search(Plan("creators", parties=2, processes=2), "Progress", limit=200),
         Change(
-            "_transactions/items.py",
+            "_transactions/locks.py",
             "(model, target.row.key,",
             '(model, dict.fromkeys(target.row.key, {"S": runtime.current.token()}),',
         ),
@@ -196,7 +196,7 @@ LOCKED_READS: Final = (
     bug(
         "the item is not looked at again: Who gets the lock of the name takes it for that of the item.",
         Search(Plan("creators", parties=3, processes=3), "Progress", limit=200),
-        Change("_transactions/items.py", "yield name\n                yield lock\n", "yield name\n"),
+        Change("_transactions/locks.py", "yield name\n                yield lock\n", "yield name\n"),
     ),
 )
 

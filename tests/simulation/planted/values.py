@@ -24,6 +24,7 @@ _TOGETHER = Search(_VALUES.but(workload="unique values, transactions"), "OneRowE
 _STAGED: Final = "_intervals/disjoint_writes.py"
 _ROWS: Final = "_writes/unique_rows.py"
 _ITEMS: Final = "_transactions/items.py"
+_GUARDS: Final = "_transactions/guards.py"
 
 INTERVALS: Final = (
     bug(
@@ -100,15 +101,17 @@ QUERIES: Final = (
         "creations not counted: Who creates or deletes an item does not count the guard of its hash key.",
         _LIMITED,
         Change(
-            _ITEMS,
-            "guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)",
+            _GUARDS,
+            "guard.touch(_is_counter(guard) if guard.plan.write is None else None, checks=False, creates=True)",
             "pass",
         ),
     ),
     bug(
         "named items not settled: What the guard of a query names is taken to be in its place.",
         _LIMITED,
-        Change(_ITEMS, "settle(model, [key | hash_key for keys in new.values() for key in keys])", "pass"),
+        Change(
+            _GUARDS, "batch_requests.settle(model, [key | hash_key for keys in new.values() for key in keys])", "pass"
+        ),
     ),
 )
 
@@ -151,7 +154,7 @@ UNIQUE: Final = (
     bug(
         "rows not in the transaction: A transaction writes its items alone.",
         _TOGETHER,
-        Change(_ITEMS, "rows = merged(claims)", "rows = merged([])"),
+        Change(_ITEMS, "for item in list(self.by_key.values()) if (its", "for item in () if (its"),
     ),
     bug(
         "swapped rows not joined: Of two items that want to change one row, the second one is forgotten.",
