@@ -252,6 +252,13 @@ ROWS: Final = (
         "integration/transactions/test_copies.py::test_a_rollback_to_a_savepoint_forgets_the_condition_of_a_write",
     ),
     (
+        "a check after a write does not count",
+        "_transactions/plan.py",
+        "write = write.but(condition=conditions.both(write.condition, condition))\n        return self",
+        "pass\n        return self",
+        "integration/transactions/test_operations.py::test_a_check_after_a_write_adds_its_condition",
+    ),
+    (
         "an expiry is not moved by a second suspension",
         "_transactions/suspension.py",
         ", Place(expires).set(Stored(number(expiry_s)))]",

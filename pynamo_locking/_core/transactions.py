@@ -140,6 +140,56 @@ class TransactionRecord(NamedTuple):
         return self.until_ms - self.lease_ms
 
 
+class CommitStage(enum.IntEnum):
+    """How far a commit of many requests has come."""
+
+    PLANNED = 0  # its record may be on its way, or stored
+    BEGUN = 1  # the record is acknowledged, and intents may be stored
+    SENT = 2  # the decision is on its way, or applied
+    DECIDED = 3  # it is committed
+
+
+class Ending(enum.Enum):
+    """What a commit of many requests does after an error before it knows the decision."""
+
+    CONCLUDE = "conclude"  # it is committed: go on as if there had been no error
+    UNDO = "undo"  # drop the intents, and raise the error
+    ABORTED = "aborted"  # drop the intents, and say that another process has aborted the transaction
+    EXPIRE = "expire"  # leave the record, whose lease ends, to others, and raise the error
+    UNKNOWN = "unknown"  # say that nobody can tell whether it is committed
+
+
+class Endings(NamedTuple):
+    """What a commit does at one stage, by what its record says once the commit has tried to abort it."""
+
+    committed: Ending
+    aborted_here: Ending
+    aborted_elsewhere: Ending
+    silent: Ending
+
+
+#: Until the record is acknowledged, the error of that request is what the caller has to know.
+#: R11: once the decision was sent, no response is no failure.
+ENDINGS: Final = {
+    CommitStage.PLANNED: Endings(Ending.CONCLUDE, Ending.UNDO, Ending.UNDO, Ending.EXPIRE),
+    CommitStage.BEGUN: Endings(Ending.CONCLUDE, Ending.UNDO, Ending.ABORTED, Ending.EXPIRE),
+    CommitStage.SENT: Endings(Ending.CONCLUDE, Ending.UNDO, Ending.ABORTED, Ending.UNKNOWN),
+}
+
+#: Why a record was aborted: by the transaction itself.
+BY_ITSELF: Final = "itself"
+
+
+def ending_at(stage: CommitStage, record: TransactionRecord | None) -> Ending:
+    """Return what a commit does after an error, with its record after its abort; None if no response tells that."""
+    endings = ENDINGS[stage]
+    if record is None:
+        return endings.silent
+    if record.state.is_committed:
+        return endings.committed
+    return endings.aborted_here if record.by in (BY_ITSELF, "") else endings.aborted_elsewhere
+
+
 class IntentResolution(enum.Enum):
     """What is to be done with an intent."""
 
@@ -338,8 +388,8 @@ def choose_path(items: Sequence[ItemFacts], *, extra: int = 0, record: bool = Fa
     Raises:
         CannotBeStaged: too many of the items have no lock attribute.
     """
-    writes = tuple(i for i, item in enumerate(items) if item.is_write)
-    reads = tuple(i for i, item in enumerate(items) if not item.is_write)
+    writes = tuple([i for i, item in enumerate(items) if item.is_write])
+    reads = tuple([i for i, item in enumerate(items) if not item.is_write])
     if not writes and not extra:
         return CommitPlan(CommitPath.READ, validated=reads) if reads else CommitPlan(CommitPath.NOTHING)
     if len(writes) == 1 and not reads and not extra and not record and not items[writes[0]].needs_token:

@@ -54,7 +54,7 @@ from pynamo_locking._models.isolation import SERIALIZABLE, IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._models.tables import OwnRows, RawAttribute
 from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
-from pynamo_locking._transactions.guards import ADVICE
+from pynamo_locking._transactions.items import ADVICE
 from pynamo_locking._transactions.plan import Unread
 from pynamo_locking._transactions.transaction import Transaction, count_in_guard, is_done_before, items_of, next_attempt
 from pynamo_locking.exceptions import (

@@ -317,7 +317,8 @@ def note_update(item: Model) -> None:
 
 
 def _next_version(item: Model) -> int | None:
-    return None if version_name_of(item) is None else (_version_of(item) or 0) + 1
+    name = version_name_of(item)
+    return None if name is None else (item.attribute_values.get(name) or 0) + 1
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from pynamo_locking._transactions.begin import (
     current_transaction,
     is_kept_out,
 )
-from pynamo_locking._transactions.locks import locking
+from pynamo_locking._transactions.items import locking
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import ItemNotFound
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.writes import Placed
-    from pynamo_locking._transactions.locks import HeldLocks, Locking
+    from pynamo_locking._transactions.items import HeldLocks, Locking
     from pynamo_locking._transactions.options import TransactionKeywords
     from pynamo_locking._transactions.transaction import Savepoint
     from pynamo_locking._transactions.transaction_table import TransactionTable

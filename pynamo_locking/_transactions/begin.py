@@ -290,7 +290,7 @@ class RetryLoop:
             return []
         found = [] if commit is None else commit.contended()
         if commit is None and len(items.by_key) > dynamodb.MOST_ACTIONS:
-            found = [item for item in items.by_key.values() if item.is_locked_by_others]
+            found = [item for item in items.by_key.values() if _is_locked_by_others(item)]
         new = [item for item in found if item.identity not in self._contended]
         return [(item, item.instance) for item in new if isinstance(item.instance, LockableMixin)]
 
@@ -332,6 +332,12 @@ class RetryLoop:
         left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
         self.begun = next_attempt(self.begun, Transaction(**{**self._options, "wait": left}))
         items_of(self.begun).refused = dict(self._refused)
+
+
+def _is_locked_by_others(item: TransactionItem) -> bool:
+    """Tell whether a transaction writes an item, and others were in the queue of its lock when it was read."""
+    writer, row = item.plan.writer, item.row
+    return writer is not None and writer.own is None and row is not None and bool(row.state(item.stored).entries)
 
 
 def is_kept_out(doubt: OutcomeUnknown) -> bool:

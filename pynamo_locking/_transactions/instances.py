@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.values import copy_of
 from pynamo_locking._core.write_outcome import Known
-from pynamo_locking._items import effects, versions
+from pynamo_locking._items import versions
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._pynamodb import key_values_of, version_name_of
 
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.plan import Plan
-
-
-def check_key(instance: GuardedMixin, key: Image) -> None:
-    """Refuse an instance whose key was changed: the operation would apply to another item."""
-    now = key_of(type(instance), *key_values_of(instance))
-    if now != key and effects.difference(key, now) != ({}, []):
-        raise ConfigurationError(
-            f"the key of this {type(instance).__name__} was changed after it was given to the transaction, which would "
-            f"write another item: use an instance for each item. Nothing was written."
-        )
 
 
 def values_of(instance: Model, image: Image) -> dict[str, Any]:

@@ -7,29 +7,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import values as values_module
-from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import responses
-from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key, writer_of
-from pynamo_locking._io.stored_rows import Place
+from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key
 from pynamo_locking._items import conditions, effects, expiry, versions
-from pynamo_locking._pynamodb import connection_of, hash_name_of
-from pynamo_locking._transactions.instances import SavedInstances, ShownInstances, check_key
+from pynamo_locking._pynamodb import hash_name_of
+from pynamo_locking._transactions.instances import SavedInstances, ShownInstances
 from pynamo_locking._transactions.plan import (
     UNREAD,
+    Basis,
     Plan,
     Unread,
     changes,
-    complete_save,
-    saved_again,
     undeclared,
 )
-from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, error_of_refusal
+from pynamo_locking._writes.write import DELETE, UPDATE, Write, error_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
@@ -37,10 +33,8 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.keys import ItemKey
-    from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
-    from pynamo_locking._writes.writer import Writer
 
 
 class SavedItem(NamedTuple):
@@ -100,6 +94,10 @@ class TransactionItem:
         self._row: LockRow | None = None
 
     @property
+    def _basis(self) -> Basis:
+        return Basis(self.instances.present, self.key, self.base, self.before, self._token, self.extents)
+
+    @property
     def instance(self) -> GuardedMixin:
         """The instance that callers receive, and that is written."""
         return self.instances.present
@@ -108,11 +106,6 @@ class TransactionItem:
     def model(self) -> type[GuardedMixin]:
         """The model of the item."""
         return type(self.instances.present)
-
-    @property
-    def connection(self) -> Connection:
-        """The connection that sends requests for the item's table."""
-        return connection_of(self.model).connection
 
     @property
     def table(self) -> str:
@@ -142,20 +135,9 @@ class TransactionItem:
         return self.plan.after is None
 
     @property
-    def is_locked_by_others(self) -> bool:
-        """Whether it is written, and others were in the queue of its lock when it was read."""
-        writer = self.plan.writer
-        is_outside = writer is not None and writer.own is None
-        return is_outside and self.row is not None and bool(self.row.state(self.stored).entries)
-
-    @property
     def is_unused(self) -> bool:
         """Whether the transaction neither writes the item nor relies on it, since the first operation failed."""
         return self.plan.write is None and not self.is_read and isinstance(self.base, Unread)
-
-    def unsaved(self) -> list[str]:
-        """Return which attributes of the stored item the user has assigned, if the transaction does not write it."""
-        return self.instances.changed() if self.plan.write is None and self.stored else []
 
     def mark_stale(self, *, is_saved: bool) -> None:
         """Mark instances with changes of the rolled-back transaction as stale; with `is_saved` the written one too."""
@@ -183,10 +165,6 @@ class TransactionItem:
         if plan.after is not None and not self.instances.is_current:
             self.instances.show_again(plan.after, is_committed=not plan.has_values)
         return plan, plan.after
-
-    def shows(self, condition: Condition | None) -> bool:
-        """Tell whether a condition is true of the item as the transaction sees it."""
-        return effects.holds(self.shown_image(), condition)
 
     def _evaluated(self, plan: Plan, actions: Sequence[Action]) -> tuple[Plan, Image]:
         """Return the plan with the item after these actions, and that item, which the instance then shows."""
@@ -227,7 +205,8 @@ class TransactionItem:
 
     def _refused(self, plan: Plan, image: Image | None) -> Exception:
         cause = responses.condition_failed(TransactWriteError, "the item is not the one that was read", self.table)
-        return error_of_refusal(self._final(plan), TransactWriteError, image, cause)
+        write = plan.final(self._basis, is_shown=self.instances.is_current)
+        return error_of_refusal(write, TransactWriteError, image, cause)
 
     def pin(self) -> None:
         """Turn a write without a version check into one of the item as it is stored: an intent needs a known item."""
@@ -238,19 +217,11 @@ class TransactionItem:
         if was_unread or not is_update:
             self.base = self._read()
         if was_unread:
-            plan = self._keeping_undeclared(plan)
+            plan = plan.keeping_undeclared(self._basis)
         self.before = versions.known_of(self.model, self.stored)
-        plan = plan._replace(is_checked=True)
         if is_update:
-            plan, _ = self._shown(plan)
-        return self._planned_again(plan)
-
-    def _keeping_undeclared(self, plan: Plan) -> Plan:
-        """Keep undeclared attributes of an item that was read after a save that is sent as an update."""
-        write, after = plan.write, plan.after
-        if write is None or write.operation is not SAVE or write.attributes is not None or not isinstance(after, dict):
-            return plan
-        return plan._replace(after=undeclared(self.model, self.stored) | after)
+            plan, _ = self._shown(plan._replace(is_checked=True))
+        return plan.again(self._basis)
 
     # Operations: each assigns the plan once, at its end
 
@@ -260,29 +231,16 @@ class TransactionItem:
         if self.plan.write is not None and not self.plan.is_checked:
             self.pin()
 
-    def check(self) -> None:
-        """Rely on the item being the one that is known."""
+    def check(self, condition: Condition | None = None) -> None:
+        """Rely on the item being the one that is known, and on a condition of the caller."""
+        plan = self.plan.requiring(condition)
+        self.plan = plan if plan.write is None or plan.is_checked else plan.again(self._basis)
         self.is_read = True
-        if self.plan.write is not None and not self.plan.is_checked:
-            self.plan = self._planned_again(self.plan._replace(is_checked=True))
-
-    def require(self, condition: Condition | None) -> None:
-        """Add a condition of the caller."""
-        self.plan = self.plan.requiring(condition)
-
-    def expect(self, condition: Condition | None) -> None:
-        """Add the condition that the item has the unique values that its instance has noted."""
-        self.plan = self.plan._replace(expected=condition)
-
-    def make_optional(self) -> None:
-        """Let the transaction continue without the write if its condition is false."""
-        if self.plan.write is not None:
-            self.plan = self.plan._replace(write=self.plan.write.but(is_optional=True))
 
     def note_lock(self) -> None:
         """Use the lock, acquired after the write was planned, for the write."""
         if self.plan.write is not None:
-            self.plan = self.plan._replace(writer=self._new_writer())
+            self.plan = self.plan._replace(writer=self._basis.writer())
 
     def save(self, condition: Condition | None, *, checks: bool) -> None:
         """Store the instance as it is now; `StaleVersion` if that would undo changes of the transaction."""
@@ -294,13 +252,13 @@ class TransactionItem:
         extra: Image | None = None
         if plan.after is not self.base and not isinstance(self.base, Unread) and not isinstance(plan.after, Unread):
             extra = undeclared(self.model, plan.after or {})
-        plan = self._planned_save(self._checking(plan, checks=checks), extra=extra, replaces=True)
-        self.plan = plan._replace(pending=(), has_values=True)
+        plan = plan._replace(is_checked=plan.is_checked or self.is_read or checks, pending=(), has_values=True)
+        self.plan = self._saving(plan, extra, replaces=True)
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
         """Apply actions to the item as the transaction sees it."""
         plan = self._required(condition, checks=checks)
-        self._new_writer().check_actions(actions)
+        self._basis.writer().check_actions(actions)
         effects.check(*actions)
         self.plan = self._updated(plan, list(actions))._replace(has_values=True)
 
@@ -314,14 +272,17 @@ class TransactionItem:
             self.plan = plan._replace(write=None)  # the commit only checks that it is still absent
             self.is_read = True
         else:
-            self.plan = self._planned_delete(plan)
+            self.plan = plan.deleting(self._basis)
 
     def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
         """Increment the version."""
         plan = self._required(condition, checks=checks)
         if plan.write is None and not creates:
             plan = plan.requiring(self.instance.get_attributes()[hash_name_of(self.instance)].exists())
-        self.plan = plan if plan.write is not None else self._planned_update(plan, [conditions.nothing()])
+        if plan.write is None:
+            self.plan = plan.updating(self._basis, [conditions.nothing()])
+        else:  # it increments the version already
+            self.plan = plan if self.plan.is_checked or not plan.is_checked else plan.again(self._basis)
 
     def _required(self, condition: Condition | None, *, checks: bool) -> Plan:
         """Return the plan with the condition of an operation, and with a check of the version if the operation has one.
@@ -330,9 +291,7 @@ class TransactionItem:
         """
         if checks and self.instances.only_names:
             self.instances.compare(self.instance, self.before, is_old=True)
-        return self._checking(self.plan.requiring(condition), checks=checks)
-
-    def _checking(self, plan: Plan, *, checks: bool) -> Plan:
+        plan = self.plan.requiring(condition)
         return plan._replace(is_checked=plan.is_checked or self.is_read or checks)
 
     def _know_deleted(self, plan: Plan, *, checks: bool) -> None:
@@ -340,18 +299,23 @@ class TransactionItem:
         if plan.after is None and (lock_attribute_of(self.model) is not None or not (checks or plan.is_checked)):
             self._loaded(plan)
 
+    def _saving(self, plan: Plan, extra: Image | None, *, replaces: bool) -> Plan:
+        plan = plan.saving(self._basis, extra, replaces=replaces)
+        self.instances.note_saved()
+        return plan
+
     def _updated(self, plan: Plan, actions: list[Action]) -> Plan:
         """Return the plan after an update: the first one is sent as it is, later ones as what they make of the item."""
         before = plan.write
         if before is None or (before.operation is UPDATE and not plan.has_values):
             if isinstance(plan.after, Unread):
                 # Evaluated here only if the caller reads the item; else by DynamoDB.
-                return self._planned_update(plan._replace(pending=tuple(actions)), actions)
-            return self._planned_update(self._evaluated(plan, actions)[0], actions)
+                return plan._replace(pending=tuple(actions)).updating(self._basis, actions)
+            return self._evaluated(plan, actions)[0].updating(self._basis, actions)
         plan, after = self._evaluated(self._with_base(plan, before, actions), actions)
         if before.operation is UPDATE:
-            return self._planned_update(plan, changes(self.stored, after, self.key))
-        return self._planned_save(plan, extra=undeclared(self.model, after), replaces=False)
+            return plan.updating(self._basis, changes(self.stored, after, self.key))
+        return self._saving(plan, undeclared(self.model, after), replaces=False)
 
     def _with_base(self, plan: Plan, before: Write, actions: Sequence[Action]) -> Plan:
         """Read the stored item and rely on it: the write planned next has absolute values."""
@@ -367,89 +331,11 @@ class TransactionItem:
         if not plan.is_checked:
             return self._pinned(plan)
         self._loaded(plan)
-        return self._keeping_undeclared(plan)
-
-    # Planning: several operations become one write
-
-    def _new_writer(self) -> Writer:
-        writer: Writer | None = writer_of(self.instances.present, self.extents)
-        if writer is None:
-            raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
-        writer.token = self._token
-        return writer
-
-    def _planned_save(self, plan: Plan, *, extra: Image | None, replaces: bool) -> Plan:
-        """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
-        writer = self._new_writer()
-        with versions.planned_as(writer.item, self.before):
-            write = writer.plan_save(
-                plan.condition,
-                checks_version=plan.is_checked,
-                error=TransactWriteError,
-                stored=self.stored if plan.is_checked else None,
-            )
-        write, after = complete_save(write, self.stored, extra, replaces=replaces)
-        self.instances.note_saved()
-        return plan._replace(write=write, writer=writer, after=after)
-
-    def _planned_update(self, plan: Plan, actions: list[Action]) -> Plan:
-        writer = self._new_writer()
-        with versions.planned_as(self.instance, self.before):
-            write = writer.plan_update(actions, plan.condition, checks_version=plan.is_checked)
-        return plan._replace(write=write, writer=writer)
-
-    def _planned_delete(self, plan: Plan) -> Plan:
-        writer = self._new_writer()
-        with versions.planned_as(self.instance, self.before):
-            write = writer.plan_delete(plan.condition, checks_version=plan.is_checked)
-        return plan._replace(write=write, writer=writer)
-
-    def _planned_again(self, plan: Plan) -> Plan:
-        """Plan the same write with a check of what is known."""
-        write, after = plan.write, plan.after
-        if write is None:
-            return plan
-        if write.operation is SAVE:
-            with versions.planned_as(self.instance, self.before):
-                part = versions.part_of(self.instance, is_checked=True, token=self._token)
-            return plan._replace(write=saved_again(write, part, plan.condition))
-        if write.operation is DELETE:
-            return self._planned_delete(plan)
-        if isinstance(after, Unread):
-            return self._planned_update(plan, [*plan.pending] or [conditions.nothing()])
-        return self._planned_update(plan, changes(self.stored, after or {}, self.key))
+        return plan.keeping_undeclared(self._basis)
 
     def final(self) -> Write:
         """Return the write or check that DynamoDB will do, with all of its conditions."""
-        return self._final(self.plan)
-
-    def _final(self, plan: Plan) -> Write:
-        check_key(self.instances.present, self.key)
-        write = plan.write
-        if write is None:
-            with versions.planned_as(self.instance, self.before):
-                part = versions.part_of(self.instance, is_checked=True)
-            condition = self._strict(expiry.or_expired(self.model, part.condition()), part)
-            return Write(self.instance, CHECK, part, conditions.both(plan.condition, condition))
-        return write.but(
-            condition=conditions.both(self._strict(write.condition, write.part), plan.expected),
-            claims=None,  # the rows are items of the transaction: see `TransactionItems.take_values`
-            is_shown=plan.is_checked and self.instances.is_current,
-            is_strict=True,
-        )
-
-    def _strict(self, condition: Condition | None, part: VersionPart) -> Condition | None:
-        """Add a condition where the version alone is ambiguous: no item, no version, or no write id."""
-        write_id = part.shape.write_id
-        if not part.is_checked or write_id is None:
-            return condition
-        if self.before.version is not None:
-            return condition if self.before.write_id else conditions.both(condition, write_id.does_not_exist())
-        if isinstance(self.base, Unread):
-            return condition
-        path = Place(next(iter(self.key)))
-        absent = expiry.or_expired(self.model, path.does_not_exist())
-        return conditions.both(condition, absent if self.base is None else path.exists())
+        return self.plan.final(self._basis, is_shown=self.instances.is_current)
 
     def holds(self, image: Image | None) -> bool:
         """Tell whether an image is the item that was read, by the condition of its write."""
@@ -469,6 +355,6 @@ class TransactionItem:
     def restore(self, saved: SavedItem) -> None:
         """Go back to a state. What was read since is still relied on."""
         self.instances.restore(saved.instances)
-        self.plan = self._keeping_undeclared(saved.plan) if saved.is_unread else saved.plan
+        self.plan = saved.plan.keeping_undeclared(self._basis) if saved.is_unread else saved.plan
         if self.is_read:
             self.check()

@@ -1,44 +1,310 @@
-"""All items of one transaction: each is read once, locked on request, and has one instance."""
+"""All items of one transaction: each is read once, locked on request, and has one instance.
+
+A guard may show a transaction whose items no query finds yet: see `batch_requests.settle`. Each transaction names
+its items in a separate attribute. A transaction that has settled the items that earlier transactions named can
+therefore remove their attributes without a condition: a removed attribute never comes back.
+"""
 
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack, suppress
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.row_keys import guard_name
+from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._core.values import copy_of
-from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io import batch_requests, runtime
+from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
+from pynamo_locking._io.runtime import logger
+from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
 from pynamo_locking._locks.held_lock import holds_nothing
-from pynamo_locking._locks.lock import handle_of
+from pynamo_locking._locks.lock import Lock, handle_of
+from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
+from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
-from pynamo_locking._transactions.guards import QueryGuards
 from pynamo_locking._transactions.item import TransactionItem
-from pynamo_locking._transactions.locks import HeldLocks, Locking, shared_item
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._transactions.plan import UNREAD, Unread
 from pynamo_locking._writes.unique_rows import UniqueRows, merged, not_unique
+from pynamo_locking.exceptions import ItemNotFound, LockLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.transaction_table import TransactionTable
+
+
+# The guard of a hash key names the items that transactions have created and deleted under it.
+
+
+#: The names of these attributes: this prefix, and the id of the transaction.
+_NAMED: Final = "touched#"
+
+#: With more named transactions than this, the next one settles and removes their names.
+_MOST_NAMED: Final = 8
+
+#: The size limit of the names of one transaction, and of all earlier ones, in bytes: a guard must fit into 400 KB.
+_MOST_BYTES: Final = 120_000
+
+#: What to do about a broken guard.
+ADVICE: Final = "Remove that attribute when no process writes under its hash key."
+
+
+@dataclass
+class Counted:
+    """The items, of one model and hash key, that a transaction has counted in their guard; keys by identity."""
+
+    model: type[GuardedMixin]
+    hash_key: Image
+    keys: dict[Any, Image] = field(default_factory=dict)
+
+    def names(self, chosen: Container[Any] | None) -> dict[str, Any]:
+        """Return, as it is stored, the keys of these items without their hash key; of all unless some are chosen."""
+        keys = [key for identity, key in self.keys.items() if chosen is None or identity in chosen]
+        rests = [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
+        return {"L": [{"M": rest} for rest in rests]}
+
+    @staticmethod
+    def has_room(names: dict[str, Any]) -> bool:
+        """Tell whether one transaction may name so much."""
+        return effects.size_of({_NAMED: names}) <= _MOST_BYTES
+
+
+def named_in(guard: TransactionItem) -> dict[str, list[Image]]:
+    """Return the item keys that transactions have named in a guard, by attribute; `CorruptRow` if it is broken."""
+    what = f"the guard {brief(guard.key)} in {guard.table!r}"
+    row, stored = StoredRow(what, guard.table, guard.key, ADVICE), _attributes(guard.stored)
+    return {name: row.read(stored, name, lambda named: [each["M"] for each in named["L"]]) for name in stored}
+
+
+def _attributes(guard: Image) -> Image:
+    return {name: value for name, value in guard.items() if name.startswith(_NAMED)}
+
+
+def is_full(guard: Image) -> bool:
+    """Tell whether a transaction must remove what earlier transactions have named."""
+    others = _attributes(guard)
+    return len(others) > _MOST_NAMED or (bool(others) and effects.size_of(others) > _MOST_BYTES)
+
+
+def too_many() -> ConfigurationError:
+    """Return the error for more keys than a guard has room for."""
+    return ConfigurationError(
+        f"the keys of the items that this transaction creates and deletes under one hash key of a model with "
+        f"Meta.guard_queries take more than the {_MOST_BYTES // 1000} KB that its guard has for them: write fewer at "
+        f"once."
+    )
+
+
+def _is_counter(item: TransactionItem) -> Condition:
+    """Return the condition that a guard has a version or is absent: another program may have stored a row since."""
+    version = versions.shape_of(item.model).version
+    assert version is not None  # noqa: S101 - it counts
+    condition: Condition = Place(next(iter(item.key))).does_not_exist() | version.exists()
+    return condition
+
+
+class QueryGuards:
+    """What one transaction does to guards, which are among its items."""
+
+    def __init__(self, transaction_id: str, items: Mapping[ItemKey, TransactionItem]) -> None:
+        self._name = _NAMED + transaction_id
+        self._items = items
+        self._counted: dict[ItemKey, Counted] = {}
+        self._settled: set[tuple[ItemKey, str]] = set()
+
+    def count(self, item: TransactionItem, hash_key: Image, guard: TransactionItem) -> None:
+        """Increment the guard, so that transactions that queried the hash key notice the created or deleted item."""
+        guard.touch(_is_counter(guard) if guard.plan.write is None else None, checks=False, creates=True)
+        self._counted.setdefault(guard.identity, Counted(item.model, hash_key)).keys[item.identity] = item.key
+
+    def name_items(self, direct: Callable[[], Collection[TransactionItem]]) -> None:
+        """Name the created and deleted items in their guards, before the commit.
+
+        Args:
+            direct: returns the items that the deciding transaction writes itself. A query sees the intents of all other
+                items, so the guard names these only if there is room; it must have room for the direct ones.
+        """
+        chosen: set[Any] | None = None
+        for identity, counted in self._counted.items():
+            guard = self._items.get(identity)
+            if guard is None or guard.plan.write is None:  # a savepoint rolled it back
+                continue
+            names = counted.names(None)
+            if not counted.has_room(names):
+                chosen = chosen or {item.identity for item in direct()}
+                names = counted.names(chosen)
+            if not counted.has_room(names):
+                raise too_many()
+            actions: list[Action] = [Place(self._name).set(Stored(names))]
+            if is_full(guard.stored):
+                self.settle(counted.model, counted.hash_key, guard)
+                actions += [Place(name).remove() for name in _attributes(guard.stored)]
+            guard.update(actions, None, checks=False)
+        if chosen is not None and not {item.identity for item in direct()} <= chosen:
+            raise too_many()  # the size of the names has changed which items are direct
+
+    def settle(self, model: type[GuardedMixin], hash_key: Image, guard: TransactionItem) -> None:
+        """Settle the items that a guard named when it was read; the commit checks that it still does."""
+        place = guard.identity
+        new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
+        batch_requests.settle(model, [key | hash_key for keys in new.values() for key in keys])
+        self._settled |= {(place, name) for name in new}
+
+
+# The queue locks of items that a transaction reads with ``for_update`` or ``for_share``, absent ones included.
+
+
+@dataclass(frozen=True)
+class Locking:
+    """How a transaction locks what it reads; `shared` among readers.
+
+    It `refuses_absent` items that cannot be locked if the caller would take them for locked.
+    """
+
+    shared: bool
+    refuses_absent: bool
+
+    def __str__(self) -> str:
+        return "for_share=True" if self.shared else "for_update=True"
+
+
+def locking(*, for_update: bool, for_share: bool, refuses_absent: bool = True) -> Locking | None:
+    """Return how to lock, None for not at all."""
+    if for_update and for_share:
+        raise ConfigurationError("for_update=True and for_share=True exclude each other: to write, use for_update.")
+    return Locking(for_share, refuses_absent) if for_update or for_share else None
+
+
+def lock_of_name(lock: Lock[Any]) -> Lock[Any] | None:
+    """Return the lock of the name of an item, for the time in which there is no item to keep the lock in.
+
+    None if the lock is kept elsewhere anyway, or if the model has no table for it.
+    """
+    target, options = handle_of(lock).target, handle_of(lock).options
+    model: type[LockableMixin] = target.model
+    if target.is_elsewhere or target.row.may_create or getattr(model.Meta, "lock_table", None) is None:
+        return None
+    return Lock(lock_target_by_name(model, target.row.key, options.settings, target.read), options, None)
+
+
+def shared_item(item: GuardedMixin) -> ConfigurationError:
+    """Return the error for a write of an item that was locked with ``for_share``."""
+    return ConfigurationError(
+        f"{label_of(type(item), key_values_of(item))} was read with for_share=True, so others may share its "
+        f"lock, and nothing may be written under it. There is no upgrade, since two transactions that tried would wait "
+        f"for each other for ever: use for_update=True from the start."
+    )
+
+
+def _give_back(lock: Lock[Any]) -> None:
+    handle = handle_of(lock)
+    try:
+        if handle.depth:
+            handle.end_block()
+    except LockLost as error:
+        logger.warning("the lock %s was lost before its transaction released it: %s", handle.target.row.label, error)
+
+
+class HeldLocks:
+    """The locks that a transaction holds until its end. It waits for them until the deadline, by the monotonic clock.
+
+    Attributes:
+        held: the locks, in the order in which they were acquired.
+        shared: the items that others may share, so that the transaction must not write them.
+    """
+
+    def __init__(self, deadline: Deadline, items: Mapping[ItemKey, TransactionItem], checked: set[ItemKey]) -> None:
+        self._deadline = deadline
+        self._items = items
+        self._checked = checked  # the items that the commit checks under every isolation: shared ones too
+        self.held: list[Lock[Any]] = []
+        self.shared: set[ItemKey] = set()
+
+    def left(self) -> float:
+        """Return for how many seconds to wait for a lock."""
+        return max(0.0, self._deadline.at - runtime.current.monotonic())
+
+    def missing(
+        self, model: type[GuardedMixin], values: Iterable[tuple[Any, Any]], locking: Locking
+    ) -> Iterator[Lock[Any]]:
+        """Yield the locks that the transaction has to acquire for some items, in one canonical order.
+
+        The caller acquires each before it asks for the next one. An item that does not exist has no lock in it:
+        then that of its name follows, and the item's again, which another process may have created meanwhile.
+        """
+        if not issubclass(model, LockableMixin):
+            raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
+        table = connection_of(model).table_name
+        locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
+        self._checked.update(locks.values() if locking.shared else ())
+        for lock in in_order(locks):
+            name = lock_of_name(lock)
+            if self._holds(lock) or self._holds(name):
+                continue
+            yield lock
+            if not handle_of(lock).depth and name is not None:
+                yield name
+                yield lock
+            elif not handle_of(lock).depth and locking.refuses_absent:
+                raise ConfigurationError(
+                    f"there is no item {handle_of(lock).target.row.label}, and {locking} cannot lock it, since its "
+                    f"lock would be in the item: name a subclass of NamedLock in Meta.lock_table of {model.__name__}, "
+                    f"where the name of an absent item is locked."
+                )
+            handles = [handle_of(each) for each in (lock, name) if each is not None]
+            if any(not each.held_entry().entry.lock_mode.may_write for each in handles if each.depth):
+                self._share(locks[lock])
+
+    def _share(self, identity: ItemKey) -> None:
+        item = self._items.get(identity)
+        if item is not None and item.plan.write is not None:
+            raise shared_item(item.instance)
+        self.shared.add(identity)
+
+    def _holds(self, lock: Lock[Any] | None) -> bool:
+        if lock is None:
+            return False
+        wanted, handles = handle_of(lock), map(handle_of, self.held)
+        same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
+        return any(each.options.lock_mode.covers(wanted.options.lock_mode) for each in same)
+
+    def hold_if_there(self, lock: Lock[Any], *, share: float = 1.0) -> None:
+        """Hold the lock of an item. If there is none, the read finds it absent, and the commit checks that."""
+        with suppress(ItemNotFound):
+            self.hold(lock, share=share)
+
+    def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
+        """Acquire a lock, waiting for a share of what is left of `wait`; hold it until the end of the transaction."""
+        handle_of(lock).begin_block(share * self.left())
+        self.held.append(lock)
+
+    def give_back(self) -> None:
+        """Release what is held after the end of the transaction, whose outcome no longer depends on it."""
+        with ExitStack() as last_first:
+            for lock in self.held:
+                last_first.callback(_give_back, lock)
+
+
+# The items of one transaction: each is read once, locked on request, and has one instance.
 
 
 @dataclass(eq=False)
@@ -204,9 +470,7 @@ class TransactionItems:
         """Return the items among what was found and what the transaction has created."""
         known = {id(item) for item in found}
         created = [
-            item
-            for item in self.by_key.values()
-            if id(item) not in known and issubclass(item.model, model) and item.shows(key_condition)
+            item for item in self.by_key.values() if id(item) not in known and _is_shown(item, model, key_condition)
         ]
         return [item.instance for item in (*found, *created) if _is_shown(item, model, filter_condition)]
 
@@ -266,8 +530,8 @@ class TransactionItems:
         If that is final, refuse a value of which the row was read and says that another item has it.
         """
         rows = merged([its for item in list(self.by_key.values()) if (its := _unique_rows_of(item)) is not None])
-        used = sum(item.plan.write is not None or item.is_read for item in self.by_key.values())
-        if used + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
+        used = [item for item in self.by_key.values() if item.plan.write is not None or item.is_read]
+        if len(used) + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:
                 self._find(table, [(row.name, None) for row in rows if row.table is table])
         for row in rows:
@@ -284,7 +548,8 @@ class TransactionItems:
             if row.to is not None or is_taken:
                 continue
             item.delete(row.condition(), checks=bool(item.stored))
-            item.make_optional()
+            if item.plan.write is not None:
+                item.plan = item.plan._replace(write=item.plan.write.but(is_optional=True))
 
     def relied_on(self) -> list[TransactionItem]:
         """Return the items that must be the ones that are known, but for the rows of unique values."""
@@ -307,7 +572,7 @@ class TransactionItems:
     def warn_of_unsaved(self) -> None:
         """Warn of each instance that was read and changed, and that no call has said to save."""
         for item in self.by_key.values():
-            names = item.unsaved()
+            names = item.instances.changed() if item.plan.write is None and item.stored else []
             if names:
                 warnings.warn(
                     f"{label_of(item.model, key_values_of(item.instance))} was changed in a transaction "
@@ -360,13 +625,16 @@ def _unique_rows_of(item: TransactionItem) -> UniqueRows | None:
     if not is_unread:
         old = unique_values.watched(item.model, item.stored)
     rows = UniqueRows(item.instance, TransactWriteError, old, unique_values.watched(item.model, after))
-    item.expect(rows.condition() if is_unread else None)
+    item.plan = item.plan._replace(expected=rows.condition() if is_unread else None)
     return rows
 
 
 def _is_shown(item: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
     """Tell whether a query of that model shows an item."""
-    return issubclass(item.model, model) and item.shown_image() is not None and item.shows(condition)
+    if not issubclass(item.model, model):
+        return False
+    image = item.shown_image()
+    return image is not None and effects.holds(image, condition)
 
 
 def _pages(

@@ -63,10 +63,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.lock_queue import LockState
-    from pynamo_locking._core.transactions import TransactionRecord
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
-    from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._io.transaction_record import RecordLease, RecordTable
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
@@ -298,21 +297,18 @@ def _mutex() -> AbstractContextManager[object]:
 class IntentWriter:
     """Writes the intents of one transaction; used by several threads.
 
-    It waits for other transactions and holders until `_deadline`, by the monotonic clock. `_pulse` renews the lease of
-    the record if a renewal is due, and raises if the transaction is no longer pending. `_is_over` tells whether another
-    intent has failed.
+    It waits for other transactions and holders until `_deadline`, by the monotonic clock, and renews the lease of the
+    record meanwhile. `_is_over` tells whether another intent has failed.
     """
 
-    _record_table: RecordTable
-    _record: TransactionRecord
+    _lease: RecordLease
     _deadline: Deadline
-    _pulse: Callable[[], None]
     _is_over: Callable[[], bool]
     _one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
 
     def resolver(self) -> Resolver:
         """Return what resolves intents of other transactions."""
-        return Resolver(deadline=self._deadline, priority=self._record.priority, pulse=self._pulse)
+        return Resolver(deadline=self._deadline, priority=self._lease.record.priority, pulse=self._lease.renew_if_due)
 
     def write_intents(self, batch: Sequence[IntentWrite]) -> None:
         """Write the intents of up to 25 items of one table, or create placeholders in one native transaction.
@@ -326,7 +322,7 @@ class IntentWriter:
         if len(batch) == 1:
             self.write_intent(batch[0])
             return
-        self._pulse()
+        self._lease.renew_if_due()
         for one in batch:
             one.underway, one.may_stand = one.underway + 1, True
         results = batch_requests.send([Request(one.row.connection, "UpdateItem", one.request()) for one in batch])
@@ -353,7 +349,7 @@ class IntentWriter:
         A late copy, also of a request that was refused, must not create them again after the items were finished and
         deleted. By then the record is decided. Two such requests at once would conflict in the record.
         """
-        send(_IntentWork(self, new, _PendingRecordRow(self._record_table, self._record.id)))
+        send(_IntentWork(self, new, _PendingRecordRow(self._lease.table, self._lease.record.id)))
         for one in new:
             if not one.intent.is_placeholder:
                 self.write_intent(one)
@@ -409,7 +405,7 @@ class IntentWriter:
         if left <= 0:
             one.is_contended = True
             raise write.locked_by(one.row, state.entries[0], TransactWriteError)
-        self._pulse()
+        self._lease.renew_if_due()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
 
@@ -470,7 +466,7 @@ class _IntentWork(Work):
         self.intents = [row for row in self.intents if not row.is_dropped]
         if not self.intents or self.writer._is_over():
             return []
-        self.writer._pulse()
+        self.writer._lease.renew_if_due()
         rows = self.intents if self.pending is None else [self.pending, *self.intents]
         self.token = hashlib.sha256(repr([row.request for row in rows]).encode()).hexdigest()[:32]
         return rows

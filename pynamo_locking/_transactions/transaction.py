@@ -24,8 +24,7 @@ from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
-from pynamo_locking._transactions.items import TransactionItems
-from pynamo_locking._transactions.locks import locking
+from pynamo_locking._transactions.items import TransactionItems, locking
 from pynamo_locking._transactions.options import (
     TransactionOptions,
     check_model,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.transactions import CommitPlan
     from pynamo_locking._transactions.item import TransactionItem
-    from pynamo_locking._transactions.locks import Locking
+    from pynamo_locking._transactions.items import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 
@@ -272,8 +271,7 @@ class Transaction:
             condition: must also be true of the stored item.
         """
         planned = self._item_of(item, is_write=False)
-        planned.require(condition)
-        planned.check()
+        planned.check(condition)
 
     def touch(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True

@@ -10,6 +10,7 @@ from pynamo_locking._core.transactions import chunks, shows_committed
 from pynamo_locking._core.values import item_size
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.batch_requests import TooLarge, transact_get
+from pynamo_locking._pynamodb import connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -173,7 +174,7 @@ def _record_table(items: Sequence[TransactionItem], intent: WriteIntent) -> Reco
 def read_together(items: Sequence[TransactionItem], intents: Sequence[WriteIntent] = ()) -> list[Image | None]:
     """Return stored items and, behind them, the records of intents, at most a hundred, as they were at one moment."""
     gets = [{"Get": {"TableName": item.table, "Key": item.key}} for item in items]
-    connection = items[0].connection
+    connection = connection_of(items[0].model).connection
     records = [(_record_table(items, intent), intent.id) for intent in intents]
     gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in records]
     # R5: a plain read may show an item as it was before a decided transaction.

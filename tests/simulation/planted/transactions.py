@@ -24,8 +24,12 @@ _SUSPENDED = Search(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE
 _READS = Plan("locked reads", parties=3, processes=3)
 _PAUSED_READS = _READS.but(rounds=2, faults={Fault.PAUSE_BEFORE: 1})
 
-_BEGIN: Final = "            transaction_record.begin(self._record_table, self._record)\n"
+_BEGIN: Final = "            self._lease.begin()\n"
 _DECIDE: Final = "            self._decide()\n"
+_END: Final = "            self._end_after(error)\n"
+_GIVE_UP: Final = """            if isinstance(error, OutcomeUnknown):
+                raise self._given_up(error) from error
+"""
 _ABORT: Final = """transaction_record.abort(
                 record_table, record.id, reason, heartbeats=record.heartbeats if reason == "expired" else None
             )"""
@@ -82,7 +86,7 @@ RULES: Final = (
         Search(_RESURRECTION, "Together", "NothingLeft", limit=1000),
         Change(
             "_transactions/prepare.py",
-            "        send(_IntentWork(self, new, _PendingRecordRow(self._record_table, self._record.id)))\n",
+            "        send(_IntentWork(self, new, _PendingRecordRow(self._lease.table, self._lease.record.id)))\n",
             "        for one in new:\n            send(_IntentWork(self, [one]))\n",
         ),
     ),
@@ -92,7 +96,7 @@ RULES: Final = (
         Change(
             "_transactions/commit.py",
             _FINISH,
-            f"            transaction_record.finish(self._record_table, self._record.id)\n{_FINISH}",
+            f"            transaction_record.finish(self._table, self._id)\n{_FINISH}",
         ),
     ),
     bug(
@@ -107,7 +111,7 @@ RULES: Final = (
     bug(
         "r11 silence is taken for failure: No answer to the decision is told as a failure.",
         Search(_LONG.but(faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}), "Truth", limit=600, first_seed=128),
-        Change("_transactions/commit.py", "if not self", "if isinstance(error, OutcomeUnknown) or not self"),
+        Change("_transactions/commit.py", _END, _GIVE_UP + _END),
     ),
     bug(
         "r11 another token for each attempt: A native transaction is not known again.",
@@ -149,7 +153,7 @@ LEFT: Final = (
         Change(
             "_transactions/commit.py",
             _DROP,
-            f"            transaction_record.clean(self._record_table, self._record.id, is_certain=True)\n{_DROP}",
+            f"            transaction_record.clean(self._table, self._id, is_certain=True)\n{_DROP}",
         ),
     ),
     bug(
@@ -188,7 +192,7 @@ LOCKED_READS: Final = (
         "each creator locks a name of its own: The lock of an absent item keeps out no other creator.",
         Search(Plan("creators", parties=2, processes=2), "Progress", limit=200),
         Change(
-            "_transactions/locks.py",
+            "_transactions/items.py",
             "(model, target.row.key,",
             '(model, dict.fromkeys(target.row.key, {"S": runtime.current.token()}),',
         ),
@@ -196,7 +200,7 @@ LOCKED_READS: Final = (
     bug(
         "the item is not looked at again: Who gets the lock of the name takes it for that of the item.",
         Search(Plan("creators", parties=3, processes=3), "Progress", limit=200),
-        Change("_transactions/locks.py", "yield name\n                yield lock\n", "yield name\n"),
+        Change("_transactions/items.py", "yield name\n                yield lock\n", "yield name\n"),
     ),
 )
 

@@ -24,7 +24,6 @@ _TOGETHER = Search(_VALUES.but(workload="unique values, transactions"), "OneRowE
 _STAGED: Final = "_intervals/disjoint_writes.py"
 _ROWS: Final = "_writes/unique_rows.py"
 _ITEMS: Final = "_transactions/items.py"
-_GUARDS: Final = "_transactions/guards.py"
 
 INTERVALS: Final = (
     bug(
@@ -101,7 +100,7 @@ QUERIES: Final = (
         "creations not counted: Who creates or deletes an item does not count the guard of its hash key.",
         _LIMITED,
         Change(
-            _GUARDS,
+            _ITEMS,
             "guard.touch(_is_counter(guard) if guard.plan.write is None else None, checks=False, creates=True)",
             "pass",
         ),
@@ -110,7 +109,7 @@ QUERIES: Final = (
         "named items not settled: What the guard of a query names is taken to be in its place.",
         _LIMITED,
         Change(
-            _GUARDS, "batch_requests.settle(model, [key | hash_key for keys in new.values() for key in keys])", "pass"
+            _ITEMS, "batch_requests.settle(model, [key | hash_key for keys in new.values() for key in keys])", "pass"
         ),
     ),
 )
