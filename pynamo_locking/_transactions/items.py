@@ -350,25 +350,24 @@ class TransactionItems:
     def _find(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
-        table = connection_of(model).table_name
-        keys = [key_of(model, *each) for each in values]
-        identities = [ItemKey.of(table, key) for key in keys]
         if locking is not None:
             for lock in self.locks.missing(model, values, locking):
                 self.locks.hold_if_there(lock)
-        # Keys that are asked for twice are read once.
-        new = {each: (key, value) for each, key, value in zip(identities, keys, values, strict=True)}
-        for identity in identities:
+        table, identities = connection_of(model).table_name, list[ItemKey]()
+        new, keys = dict[ItemKey, Any](), dict[ItemKey, Any]()  # the same key twice is read once
+        for each in values:
+            key = key_of(model, *each)
+            identity = ItemKey.of(table, key)
+            identities.append(identity)
             item = self._known(identity)
-            if item is not None:
-                new.pop(identity, None)
-                if self.locks.held:
-                    item.note_lock()
-        images = self._images(model, {identity: key for identity, (key, _) in new.items()})
-        for (identity, (key, each)), stored in zip(new.items(), images, strict=True):
+            if item is None:
+                new[identity], keys[identity] = each, key
+            elif self.locks.held:
+                item.note_lock()
+        for (identity, each), stored in zip(new.items(), self._images(model, keys), strict=True):
             image = unexpired(model, stored)
             instance = model(*each) if image is None else model.from_raw_data(copy_of(image))
-            self._add(instance, identity, key, image)
+            self._add(instance, identity, keys[identity], image)
         return [self.by_key[identity] for identity in identities]
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:

@@ -185,8 +185,8 @@ def plan_intent(
 
 def needs_read(item: TransactionItem) -> bool:
     """Tell whether `plan_intent` would read the stored item."""
-    assert item.plan.write is not None  # noqa: S101 - only writes get an intent
-    is_update, is_unread = item.plan.write.operation is UPDATE, isinstance(item.base, Unread)
+    write, is_unread = item.plan.write, isinstance(item.base, Unread)
+    is_update = write is not None and write.operation is UPDATE
     return (is_unread and is_update) or not (item.plan.is_checked or is_update)
 
 
@@ -209,7 +209,6 @@ def _intent_of(item: TransactionItem) -> tuple[str, Image, list[str]]:
         TransactWriteError, ConfigurationError: DynamoDB would refuse the write.
         StaleVersion: the stored item had to be read, and is not in the known version.
     """
-    assert item.plan.write is not None  # noqa: S101 - only writes get an intent
     write = item.final()
     if write.operation is DELETE:
         return "delete", {}, []
@@ -230,10 +229,9 @@ def _intent_of(item: TransactionItem) -> tuple[str, Image, list[str]]:
 
 def _least_base(item: TransactionItem) -> Image | None:
     """Return the part of the stored item that the expression of a save needs: its version."""
-    if item.before.version is None:
-        return None
     attribute = versions.shape_of(item.model).attribute
-    assert attribute is not None  # noqa: S101 - it has a version
+    if attribute is None or item.before.version is None:
+        return None
     return {**item.key, attribute.attr_name: {"N": str(item.before.version)}}
 
 
@@ -281,7 +279,6 @@ def _size_of_intent(one: IntentWrite) -> int:
 
 def _has_document(item: TransactionItem) -> bool:
     lock = lock_attribute_of(item.model)
-    assert lock is not None  # noqa: S101 - checked when the path was chosen
     if item.is_absent:
         return False
     if isinstance(item.base, dict):
