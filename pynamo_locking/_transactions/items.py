@@ -12,10 +12,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.exceptions import TransactWriteError
+from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
 from pynamo_locking._core import dynamodb
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._core.values import copy_of
 from pynamo_locking._io import batch_requests, runtime
@@ -222,6 +222,8 @@ def _give_back(lock: Lock[Any]) -> None:
             handle.end_block()
     except LockLost as error:
         logger.warning("the lock %s was lost before its transaction released it: %s", handle.target.row.label, error)
+    except (LockingError, PynamoDBException) as error:
+        logger.warning("the lock %s is left to expire after its transaction: %s", handle.target.row.label, error)
 
 
 class HeldLocks:
@@ -298,7 +300,7 @@ class HeldLocks:
         self.held.append(lock)
 
     def give_back(self) -> None:
-        """Release what is held after the end of the transaction, whose outcome no longer depends on it."""
+        """Release what is held after the end of the transaction. Errors are logged: its outcome depends on none."""
         with ExitStack() as last_first:
             for lock in self.held:
                 last_first.callback(_give_back, lock)
