@@ -391,7 +391,7 @@ class Transaction:
                 self.is_repeated = self._run_commit()
             except BaseException as error:  # also an interrupt, perhaps after the decision
                 self._is_committed = self._commit is not None and self._commit.is_decided
-                self._end(error, told=error)
+                self._end(error, ended_by=error)
                 raise
             self._is_committed = True
             self._end(None)
@@ -493,7 +493,7 @@ class Transaction:
             else:
                 self.update(item, actions)
 
-    def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
+    def _end(self, error: BaseException | None, *, ended_by: BaseException | None = None) -> None:
         self._is_over = True
         self._items.participation.end()
         try:
@@ -501,7 +501,7 @@ class Transaction:
                 self._items.undo_from(0)
                 for item in self._items.by_key.values():
                     item.mark_stale(is_saved=self.is_repeated)
-            last: list[Callable[[], object]] = [partial(self._tell_end, told), self._items.locks.give_back]
+            last: list[Callable[[], object]] = [partial(self._tell_end, ended_by), self._items.locks.give_back]
             if not self.is_repeated:
                 last += self._after_commit if self._is_committed else self._after_rollback
             call_all(last, error)
