@@ -255,7 +255,8 @@ def noted(item: Model, kind: type[T]) -> T | None:
 
 def note(item: Model, what: object) -> None:
     """Keep a note with an instance, in place of the last one of its class."""
-    _change(item, notes={**_state_of(item).notes, type(what): what})
+    state = _state_of(item)
+    vars(item)[_SLOT] = state._replace(notes={**state.notes, type(what): what})
 
 
 def drop_note(item: Model, kind: type[T]) -> T | None:

@@ -305,9 +305,8 @@ class MultiRequestCommit:
             # What does not fit into an intent, and the names of the items, are stored before the intents.
             self._write_changes()
             self._write_participants([[participants[i] for i in row] for row in rows])
-            # R2: every item that the decision does not write is reserved.
+            # R6: the intents stand before what was read is checked, if the decision does not check it.
             self._run_in_batches(intents, self._intent_writer.write_intents, self._batches_of_intents())
-            # R6: what was read, and the decision does not check, is checked after that.
             renew = self._lease.renew_if_due
             validate([self._items[i] for i in self._plan.validated], self._intent_writer.resolver(), renew)
             self._decide()
