@@ -67,8 +67,9 @@ def range_name_of(model: AnyModel) -> str | None:
 
 def key_values_of(item: Model) -> tuple[Any, Any]:
     """Return the hash key and the range key of an item as they are in Python; None for no range key."""
-    range_name = range_name_of(item)
-    return getattr(item, hash_name_of(item)), None if range_name is None else getattr(item, range_name)
+    hash_name: Any = item._hash_keyname
+    range_name = item._range_keyname
+    return getattr(item, hash_name), None if range_name is None else getattr(item, range_name)
 
 
 def serialized_key_of(item: Model) -> tuple[Any, Any]:

@@ -70,7 +70,7 @@ __all__ = [
     "UnknownFormat",
 ]
 _Error = TypeVar("_Error", bound="LockingError")
-_Stored: TypeAlias = tuple[type[Any], dict[str, Any]]  # a model's class, and a stored item
+_Stored: TypeAlias = tuple[type[Any], dict[str, Any]]  # a model's class, and a stored item or its key
 
 
 class Conflict(LockingError):
@@ -81,9 +81,12 @@ class Conflict(LockingError):
     Attributes:
         stored: the model's class, and the stored item as DynamoDB returned it with the refusal; None if there is no
             such item, or DynamoDB did not return it.
+        refused_by: the model's class, and the key in DynamoDB's form, of the item that has refused; of several that
+            have, the one that this error is about. None if DynamoDB did not say which.
     """
 
     stored: _Stored | None = None
+    refused_by: _Stored | None = None
 
     @property
     def current(self) -> Any:

@@ -247,9 +247,16 @@ ROWS: Final = (
     (
         "a savepoint keeps a condition",
         "_transactions/item.py",
-        "self._forget_change()\n        self.item",
-        "kept = self.condition\n        self._forget_change()\n        self.condition = kept\n        self.item",
+        "        self.plan = Plan(self.base)\n        self.instances.reset",
+        "        self.plan = Plan(self.base, condition=self.plan.condition)\n        self.instances.reset",
         "integration/transactions/test_copies.py::test_a_rollback_to_a_savepoint_forgets_the_condition_of_a_write",
+    ),
+    (
+        "a check after a write does not count",
+        "_transactions/plan.py",
+        "write = write.but(condition=conditions.both(write.condition, condition))\n        return self",
+        "pass\n        return self",
+        "integration/transactions/test_operations.py::test_a_check_after_a_write_adds_its_condition",
     ),
     (
         "an expiry is not moved by a second suspension",
@@ -408,8 +415,8 @@ ROWS: Final = (
     (
         "a record is not counted as an action",
         "_core/transactions.py",
-        "if len(members) + extra + record <= dynamodb.MOST_ACTIONS and fits:",
-        "if len(members) + extra <= dynamodb.MOST_ACTIONS and fits:",
+        "if len(items) + extra + record <= dynamodb.MOST_ACTIONS and fits:",
+        "if len(items) + extra <= dynamodb.MOST_ACTIONS and fits:",
         "integration/transactions/test_fates.py::test_a_record_is_an_action_too",
     ),
     (
@@ -422,8 +429,8 @@ ROWS: Final = (
     (
         "an instance of a repeated transaction can be saved",
         "_transactions/transaction.py",
-        "member.mark_stale(is_saved=self.is_repeated)",
-        "member.mark_stale(is_saved=False)",
+        "item.mark_stale(is_saved=self.is_repeated)",
+        "item.mark_stale(is_saved=False)",
         "integration/transactions/test_options.py::test_an_instance_does_not_carry_out_what_was_done_before",
     ),
     (
@@ -436,8 +443,8 @@ ROWS: Final = (
     (
         "the lock of a retry is not for what only the decision refused",
         "_transactions/commit.py",
-        "return [*(one.member for one in self._intent_writes if one.is_contended), *decided]",
-        "return [one.member for one in self._intent_writes if one.is_contended]",
+        "return [*(one.item for one in self._intent_writes if one.is_contended), *decided]",
+        "return [one.item for one in self._intent_writes if one.is_contended]",
         "integration/transactions/test_locked_items.py::test_a_lock_that_only_helps_the_retry_may_be_lost",
     ),
     (

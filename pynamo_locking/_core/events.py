@@ -226,11 +226,12 @@ class WriteEvent(Event):
     """Something that happened to a write of one item or many.
 
     Attributes:
-        table: the table of the item; for a transaction that of its first item.
-        model: the model of the item; None for a transaction.
-        name: table and key of the item, as in the name of a lock; the id of a transaction.
+        table: the table of the item; of a transaction, if no item is known to have refused it, that of its first item.
+        model: the model of the item; None if none is known.
+        name: table and key of the item, as in the name of a lock; the id of the transaction if no item is known.
         operation: ``"put"``, ``"update"``, ``"delete"`` or ``"transaction"``.
         error: the name of the error of this package that the caller gets.
+        transaction_id: the id of the transaction; None for a single write.
     """
 
     table: str
@@ -238,6 +239,7 @@ class WriteEvent(Event):
     name: str
     operation: str
     error: str
+    transaction_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

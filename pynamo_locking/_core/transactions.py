@@ -114,7 +114,7 @@ class TransactionRecord(NamedTuple):
         by: why it was aborted: ``"wounded"``, ``"expired"`` or ``"asked"``; empty otherwise.
         items: how many items carry its intent.
         rows: how many participant rows it has.
-        is_early: whether some of its reads are checked before the decision, and not by it.
+        is_validated_early: whether some of its reads are checked before the decision, and not by it.
     """
 
     id: str
@@ -138,6 +138,56 @@ class TransactionRecord(NamedTuple):
     def renewed_ms(self) -> int:
         """When its owner has last begun or renewed it, by the owner's wall clock, in ms since the epoch."""
         return self.until_ms - self.lease_ms
+
+
+class CommitStage(enum.IntEnum):
+    """How far a commit of many requests has come."""
+
+    PLANNED = 0  # its record may be on its way, or stored
+    BEGUN = 1  # the record is acknowledged, and intents may be stored
+    SENT = 2  # the decision is on its way, or applied
+    DECIDED = 3  # it is committed
+
+
+class Ending(enum.Enum):
+    """What a commit of many requests does after an error before it knows the decision."""
+
+    CONCLUDE = "conclude"  # it is committed: go on as if there had been no error
+    UNDO = "undo"  # drop the intents, and raise the error
+    ABORTED = "aborted"  # drop the intents, and say that another process has aborted the transaction
+    EXPIRE = "expire"  # leave the record, whose lease ends, to others, and raise the error
+    UNKNOWN = "unknown"  # say that nobody can tell whether it is committed
+
+
+class Endings(NamedTuple):
+    """What a commit does at one stage, by what its record says once the commit has tried to abort it."""
+
+    committed: Ending
+    aborted_here: Ending
+    aborted_elsewhere: Ending
+    silent: Ending
+
+
+#: Until the record is acknowledged, the error of that request is what the caller has to know.
+#: R11: once the decision was sent, no response is no failure.
+ENDINGS: Final = {
+    CommitStage.PLANNED: Endings(Ending.CONCLUDE, Ending.UNDO, Ending.UNDO, Ending.EXPIRE),
+    CommitStage.BEGUN: Endings(Ending.CONCLUDE, Ending.UNDO, Ending.ABORTED, Ending.EXPIRE),
+    CommitStage.SENT: Endings(Ending.CONCLUDE, Ending.UNDO, Ending.ABORTED, Ending.UNKNOWN),
+}
+
+#: Why a record was aborted: by the transaction itself.
+BY_ITSELF: Final = "itself"
+
+
+def ending_at(stage: CommitStage, record: TransactionRecord | None) -> Ending:
+    """Return what a commit does after an error, with its record after its abort; None if no response tells that."""
+    endings = ENDINGS[stage]
+    if record is None:
+        return endings.silent
+    if record.state.is_committed:
+        return endings.committed
+    return endings.aborted_here if record.by in (BY_ITSELF, "") else endings.aborted_elsewhere
 
 
 class IntentResolution(enum.Enum):
@@ -276,7 +326,7 @@ class CommitPath(str, enum.Enum):
     LONG = "long"  # record, intents, one native transaction that decides, finish
 
 
-class MemberFacts(NamedTuple):
+class ItemFacts(NamedTuple):
     """What the choice of the path has to know of one item. Sizes are in bytes.
 
     Attributes:
@@ -306,10 +356,10 @@ class CommitPlan:
 
     Attributes:
         path: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``.
-        direct: indexes of the members that the deciding transaction writes itself.
-        staged: indexes of the members that get an intent before the decision, and are finished after it.
-        checked: indexes of the members that the deciding transaction checks.
-        validated: indexes of the members that transactional reads check before the decision.
+        direct: indexes of the items that the deciding transaction writes itself.
+        staged: indexes of the items that get an intent before the decision, and are finished after it.
+        checked: indexes of the items that the deciding transaction checks.
+        validated: indexes of the items that transactional reads check before the decision.
     """
 
     path: CommitPath
@@ -320,7 +370,7 @@ class CommitPlan:
 
     @property
     def with_intents(self) -> tuple[int, ...]:
-        """Indexes of the members that get an intent: the direct ones too if reads are validated before the decision."""
+        """Indexes of the items that get an intent: the direct ones too if reads are validated before the decision."""
         # R6: what is written gets its intent before what was read is checked.
         return tuple(sorted((*self.staged, *self.direct))) if self.validated else self.staged
 
@@ -329,25 +379,25 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
     """More items than the deciding transaction can hold cannot have an intent."""
 
 
-def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> CommitPlan:
+def choose_path(items: Sequence[ItemFacts], *, extra: int = 0, record: bool = False) -> CommitPlan:
     """Return how a transaction is committed.
 
-    `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
+    `items` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
     the idempotency key. A native transaction has one more if it leaves a `record`.
 
     Raises:
         CannotBeStaged: too many of the items have no lock attribute.
     """
-    writes = tuple(i for i, member in enumerate(members) if member.is_write)
-    reads = tuple(i for i, member in enumerate(members) if not member.is_write)
+    writes = tuple([i for i, item in enumerate(items) if item.is_write])
+    reads = tuple([i for i, item in enumerate(items) if not item.is_write])
     if not writes and not extra:
         return CommitPlan(CommitPath.READ, validated=reads) if reads else CommitPlan(CommitPath.NOTHING)
-    if len(writes) == 1 and not reads and not extra and not record and not members[writes[0]].needs_token:
+    if len(writes) == 1 and not reads and not extra and not record and not items[writes[0]].needs_token:
         return CommitPlan(CommitPath.SINGLE, direct=writes)
-    fits = sum(member.size for member in members) <= dynamodb.MOST_BYTES
-    if len(members) + extra + record <= dynamodb.MOST_ACTIONS and fits:
+    fits = sum(item.size for item in items) <= dynamodb.MOST_BYTES
+    if len(items) + extra + record <= dynamodb.MOST_ACTIONS and fits:
         return CommitPlan(CommitPath.NATIVE, direct=writes, checked=reads)
-    return _long_path(members, writes, reads, extra)
+    return _long_path(items, writes, reads, extra)
 
 
 def chunks(sizes: Sequence[int]) -> list[range]:
@@ -355,40 +405,40 @@ def chunks(sizes: Sequence[int]) -> list[range]:
     return _packed(sizes, dynamodb.MOST_BYTES, dynamodb.MOST_ACTIONS)
 
 
-def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> CommitPlan:
+def _long_path(items: Sequence[ItemFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> CommitPlan:
     room = dynamodb.MOST_ACTIONS - 1 - extra
     # The decision checks the reads if that leaves most of its places to writes, each of which saves a request. It
     # also does if some items cannot have an intent, because those cannot wait for a check before the decision.
-    without_intent = sum(not members[i].can_have_intent for i in writes)
-    size = sum(members[i].size for i in reads)
+    without_intent = sum(not items[i].can_have_intent for i in writes)
+    size = sum(items[i].size for i in reads)
     is_checked_inside = (
         len(reads) <= (room - without_intent if without_intent else room // 2) and size <= dynamodb.MOST_BYTES // 2
     )
     checked, validated = (tuple(reads), ()) if is_checked_inside else ((), tuple(reads))
     taken = size if is_checked_inside else 0
-    direct = _direct(members, writes, room - len(checked), dynamodb.MOST_BYTES - taken)
+    direct = _direct(items, writes, room - len(checked), dynamodb.MOST_BYTES - taken)
     decided = set(direct)
     staged = [i for i in writes if i not in decided]
-    stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_have_intent]
+    stuck = [i for i in (staged if is_checked_inside else writes) if not items[i].can_have_intent]
     if stuck:
-        raise CannotBeStaged(_why_stuck(members, writes, len(reads), room))
+        raise CannotBeStaged(_why_stuck(items, writes, len(reads), room))
     return CommitPlan(CommitPath.LONG, tuple(direct), tuple(staged), checked, validated)
 
 
-def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int, room: int) -> str:
-    sizes = [members[i].size for i in writes if not members[i].can_have_intent]
-    items, size, most = f"{len(sizes)} of {len(writes)} items", sum(sizes), f"{room}"
+def _why_stuck(items: Sequence[ItemFacts], writes: Sequence[int], reads: int, room: int) -> str:
+    sizes = [items[i].size for i in writes if not items[i].can_have_intent]
+    stuck, size, most = f"{len(sizes)} of {len(writes)} items", sum(sizes), f"{room}"
     if len(sizes) <= room and size > dynamodb.MOST_BYTES:
-        items, most = f"{items}, of {size:,} bytes together,", f"{dynamodb.MOST_BYTES:,} bytes"
+        stuck, most = f"{stuck}, of {size:,} bytes together,", f"{dynamodb.MOST_BYTES:,} bytes"
     beside = f", and the {reads} items that are only read must be checked together with them" if reads else ""
-    return f"{items} have no place for an intent{beside}: one native transaction has room for {most}"
+    return f"{stuck} have no place for an intent{beside}: one native transaction has room for {most}"
 
 
-def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
+def _direct(items: Sequence[ItemFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
     """Choose the items that the decision writes itself: those that cannot have an intent first."""
 
     def rank(i: int) -> tuple[int, ...]:
-        one = members[i]
+        one = items[i]
         # The intent of an absent item would be a placeholder, and costs twice. One that is locked, or was read, may be
         # wanted by others, who would wait for its intent.
         is_new = one.is_absent and not one.needs_read
@@ -396,9 +446,9 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
 
     chosen, total = list[int](), 0
     for i in sorted(writes, key=rank):
-        if len(chosen) < room and total + members[i].size <= most_bytes:
+        if len(chosen) < room and total + items[i].size <= most_bytes:
             chosen.append(i)
-            total += members[i].size
+            total += items[i].size
     return sorted(chosen)
 
 

@@ -54,8 +54,8 @@ from pynamo_locking._models.isolation import SERIALIZABLE, IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._models.tables import OwnRows, RawAttribute
 from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
-from pynamo_locking._transactions.item import Unread
 from pynamo_locking._transactions.items import ADVICE
+from pynamo_locking._transactions.plan import Unread
 from pynamo_locking._transactions.transaction import Transaction, count_in_guard, is_done_before, items_of, next_attempt
 from pynamo_locking.exceptions import (
     Conflict,
@@ -279,7 +279,7 @@ class Placing:
     @property
     def unsure(self) -> UnknownPlacement | None:
         """The write, once there is one, to be remembered if its outcome is unknown."""
-        write = None if self.member is None else self.member.write
+        write = None if self.member is None else self.member.plan.write
         if write is None or write.part.write_id is None:
             return None
         return UnknownPlacement(write.part.write_id, self.kind, self.asked())
@@ -374,9 +374,9 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
     known = items_of(tx).written(row)
-    is_same = known is not None and known.item is row
+    is_same = known is not None and known.instance is row
     member = known if known is not None and is_same else items_of(tx).of(old, is_write=True, replaces=False)
-    member.item = old  # even if it was the instance, which becomes the new row
+    member.instances.replace(old)  # even if it was the instance, which becomes the new row
     member.delete(None, checks=True)
     count_in_guard(tx, member)
     versions.set_known(row, Known())
@@ -497,7 +497,7 @@ class StagedInserts:
         self._guard.rely()
         self._hash_key = self._group[0].stored_hash_key
         self._expired: list[Image] = []
-        self._ours = {member.identity: member.after for member in self._written()}
+        self._ours = {member.identity: member.plan.after for member in self._written()}
         self._ours |= {
             identity: None for identity, key in items_of(self._tx).gone.items() if self._is_here(identity, key)
         }
@@ -510,8 +510,8 @@ class StagedInserts:
         return [
             member
             for member in items_of(self._tx).by_key.values()
-            if member.write is not None
-            and not isinstance(member.after, Unread)
+            if member.plan.write is not None
+            and not isinstance(member.plan.after, Unread)
             and self._is_here(member.identity, member.key)
         ]
 
@@ -529,7 +529,7 @@ class StagedInserts:
         """Find out which rows must still be written; refuse rows that overlap others."""
         for placing in self._group:
             placing.is_adopted = False  # each attempt finds out again
-        item: Any = self._guard.item
+        item: Any = self._guard.instance
         named = touched_in(item, self._hash_key)
         ours = [each for each in named if self._is_ours(each.key(self._axis))]
         touched = [each for each in named if not self._is_ours(each.key(self._axis))]
@@ -567,7 +567,7 @@ class StagedInserts:
         touched = self._touched + [Touched(self._hash_key, (key[self._axis.key_name],)) for key in removed]
         touched += [Touched(self._hash_key, self._axis.ends(placing.span)) for placing in self._left]
         newest = {repr(each.key(self._axis)): each for each in touched}  # the last write of each row counts
-        item: Any = self._guard.item
+        item: Any = self._guard.instance
         note_touched(item, list(newest.values()))
         self._guard.save(None, checks=True)
         return True

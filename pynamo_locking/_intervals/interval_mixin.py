@@ -451,7 +451,7 @@ class IntervalMixin(VersionedMixin):
                 f"this update of {type(self).__name__} would change its interval without a check for overlaps: use "
                 f"the transaction's move(), or update() outside of the transaction."
             )
-        if member is not None and member.write is not None and self._is_placed(axis, member, actions):
+        if member is not None and member.plan.write is not None and self._is_placed(axis, member, actions):
             return condition
         if actions is not None:
             return conditions.both(condition, axis.is_stored())
@@ -469,10 +469,10 @@ class IntervalMixin(VersionedMixin):
             raise ConfigurationError(
                 f"the transaction has deleted this {this}, and other rows may be there: insert_disjoint() a new one."
             )
-        if not (member.is_checked and isinstance(member.after, dict)):
+        if not (member.plan.is_checked and isinstance(member.plan.after, dict)):
             return False
         mine = axis.span(*(getattr(self, name) for name in axis.names))
-        if actions is None and mine != axis.span_in(member.after):
+        if actions is None and mine != axis.span_in(member.plan.after):
             raise ConfigurationError(f"the transaction gives this {this} another interval already: use its move().")
         return True
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from pynamodb.exceptions import TransactWriteError
+
 from pynamo_locking._core.errors import InvalidInput, LockingError
-from pynamo_locking._core.lease import IDLE_TTL_S
+from pynamo_locking._core.lease import IDLE_TTL_S, next_renewal
 from pynamo_locking._core.row_keys import OwnKeys, cut
-from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
-from pynamo_locking._io import client, protocol, responses, runtime
+from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus, public_reason
+from pynamo_locking._io import client, event_stream, protocol, responses, runtime
 from pynamo_locking._io.client import Refused, persistently
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.responses import foreign_row_error, of_transactions
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, StoredRow, number
 from pynamo_locking._pynamodb import connection_of, ttl_attribute_of
+from pynamo_locking.exceptions import TransactionAborted, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +123,47 @@ def ask(record_table: RecordTable, operation: str, kwargs: dict[str, Any]) -> di
 def begin(record_table: RecordTable, record: TransactionRecord) -> None:
     """Create a pending record. Until it is acknowledged no intent may name it, or the intent would seem an orphan."""
     put_once(record_table, begun(record_table, record), PRIORITY)
+
+
+class RecordLease:
+    """The lease of a pending record, which the process of its transaction renews between requests, in any thread.
+
+    Attributes:
+        table: where the record is.
+        record: as it is begun.
+    """
+
+    def __init__(self, table: RecordTable, record: TransactionRecord) -> None:
+        self.table = table
+        self.record = record
+        self._heartbeats = 0
+        self._renewed_at = runtime.current.monotonic()  # as the end of the lease in the record
+        self._renewing = runtime.current.mutex()
+
+    def begin(self) -> None:
+        """Store the record; see there."""
+        begin(self.table, self.record)
+
+    def renew_if_due(self) -> None:
+        """Renew the lease if a renewal is due; `TransactionAborted` if the record is not pending."""
+        with event_stream.scope(), self._renewing:
+            now = runtime.current.monotonic()
+            if now < next_renewal(self._renewed_at, self.record.lease):
+                return
+            self._heartbeats += 1
+            self._renewed_at = now
+            stored = renew(self.table, self.record, self._heartbeats)
+        if stored.state is not TransactionStatus.PENDING:
+            raise aborted(self.record.id, stored)
+
+
+def aborted(transaction_id: str, stored: TransactionRecord) -> TransactionAborted:
+    """Return the error for a transaction that another process has aborted."""
+    return also(TransactionAborted, TransactWriteError)(
+        f"the transaction {transaction_id} was aborted by another process ({public_reason(stored.by)}); "
+        f"nothing was written. Run it again from the start.",
+        reason=public_reason(stored.by),
+    )
 
 
 def begun(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:

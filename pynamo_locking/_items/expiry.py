@@ -61,7 +61,8 @@ def is_past(time: Mapping[str, Any] | None) -> bool:
 
 def is_expired(model: type[Model], image: Mapping[str, Any] | None) -> bool:
     """Tell whether an image is that of an item that counts as absent."""
-    return is_past(time_in(image, attribute_name(model)))
+    name = attribute_name(model)
+    return name is not None and is_past(time_in(image, name))
 
 
 def unexpired(model: type[Model], image: _I | None) -> _I | None:

@@ -41,20 +41,21 @@ _FORMAT: Final = {NUMBER: str(FORMAT)}
 class Shape:
     """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
-    `lasting` has the names of all attributes that no save removes, and `unique` says which values are unique. Of rows
-    of ours, `known` is the condition that no newer release has stored the row, and `format_` the action that stores its
-    format.
+    `declared` has the stored names of all attributes, `lasting` also that of the write id, and of the others only those
+    that no save removes. `unique` says which values are unique. Of rows of ours, `known` is the condition that no newer
+    release has stored the row, and `format_` the action that stores its format.
     """
 
     def __init__(self, model: type[Model]) -> None:
         name, attributes = version_name_of(model), model.get_attributes()
         self.attribute: Attribute[Any] | None = None if name is None else attributes[name]
         self.write_id_name: str | None = _find_name(model, self.attribute)
+        self.declared: frozenset[str] = frozenset(each.attr_name for each in attributes.values())
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
         self.lasting: frozenset[Any] = frozenset({*required, self.write_id_name})
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
-        if has_format and FORMAT_NAME in {each.attr_name for each in attributes.values()}:
+        if has_format and FORMAT_NAME in self.declared:
             raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")
         # Building these is a large part of the work of a write, and they are the same for all writes.
         self.version: Path | None = None if name is None else Place(attributes[name].attr_name)
@@ -254,7 +255,8 @@ def noted(item: Model, kind: type[T]) -> T | None:
 
 def note(item: Model, what: object) -> None:
     """Keep a note with an instance, in place of the last one of its class."""
-    _change(item, notes={**_state_of(item).notes, type(what): what})
+    state = _state_of(item)
+    vars(item)[_SLOT] = state._replace(notes={**state.notes, type(what): what})
 
 
 def drop_note(item: Model, kind: type[T]) -> T | None:
@@ -267,7 +269,8 @@ def drop_note(item: Model, kind: type[T]) -> T | None:
 
 def known_state(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    version, by = _version_of(item), _state_of(item).written_by
+    name, by = version_name_of(item), vars(item).get(_SLOT, _NOTHING).written_by
+    version: int | None = None if name is None else item.attribute_values.get(name)
     # If the caller has assigned another version, the id does not belong to it.
     return Known(version, by.write_id if version == by.version else None)
 
@@ -315,16 +318,18 @@ def note_update(item: Model) -> None:
 
 
 def _next_version(item: Model) -> int | None:
-    return None if version_name_of(item) is None else (_version_of(item) or 0) + 1
+    name = version_name_of(item)
+    return None if name is None else (item.attribute_values.get(name) or 0) + 1
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
-    name = shape_of(type(item)).write_id_name
-    write_id = None if name is None else image.get(name, {}).get(STRING)
+    shape = shape_of(type(item))
+    write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
     by = _written_by(item, _version_of(item), write_id, image)
     _change(item, written_by=by, lacking=(), part=None)
-    note_values(item, image)
+    if shape.unique is not None:
+        note_values(item, image)
 
 
 def read_in_part(item: _M, part: frozenset[str] | None) -> _M:
@@ -432,7 +437,8 @@ def mark_stale(item: Model) -> None:
 
 def is_old(item: Model) -> bool:
     """Tell whether an instance is known to be stale."""
-    return version_name_of(item) is not None and _version_of(item) in _state_of(item).lacking
+    lacking = _state_of(item).lacking
+    return bool(lacking) and version_name_of(item) is not None and _version_of(item) in lacking
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:

@@ -257,8 +257,8 @@ class TransactWrite(PynamoTransactWrite):
         self._placed._check_open()
         self._placed_items.take_values()
         for member in list(self._placed_items.by_key.values()):
-            if member.write is not None:
-                self._add_write(member.writer, member.final())
+            if member.plan.write is not None:
+                self._add_write(member.plan.writer, member.final())
             elif member.is_read:
                 self._make_room(member.identity, None)
                 self._assembly.add_check(member.identity, member.final(), member.row)

@@ -255,11 +255,15 @@ class _Seen:
 
     def intent_at(self, i: int) -> tuple[LockRow, WriteIntent] | None:
         """Return the row and the intent of an item, None if it has no intent."""
-        row = self.model._row_of_key(self.keys[i])
-        if row is None:
+        lock, image = lock_attribute_of(self.model), self.images[i]
+        if lock is None or image is None:
             return None
-        intent = row.state(self.images[i]).intent
-        return None if intent is None else (row, intent)
+        state = lock_record.state_in(image, lock.attr_name)
+        if state.intent is None and not state.unreadable:
+            return None
+        row = self.model._row_of_key(self.keys[i])
+        intent = None if row is None else row.state(image).intent
+        return None if row is None or intent is None else (row, intent)
 
     def record(self, row: LockRow, intent: WriteIntent) -> TransactionRecord | None:
         if intent.id not in self._records:

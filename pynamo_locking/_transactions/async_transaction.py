@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.writes import Placed
-    from pynamo_locking._transactions.items import Locking
+    from pynamo_locking._transactions.items import HeldLocks, Locking
     from pynamo_locking._transactions.options import TransactionKeywords
     from pynamo_locking._transactions.transaction import Savepoint
     from pynamo_locking._transactions.transaction_table import TransactionTable
@@ -143,18 +143,23 @@ class AsyncTransaction:
         self, read: Callable[[], _T], model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None
     ) -> _T:
         """Read some items, after locking them until the end of the transaction."""
-        members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_open()
-            for lock in () if wanted is None else members.locks_for(model, values, wanted):
+            for lock in () if wanted is None else self._locks.missing(model, values, wanted):
                 await self._hold_if_there(lock)
             return await self._in_thread(read, is_urgent=False)
 
     async def _hold_if_there(self, lock: Lock[Any], *, share: float = 1.0) -> None:
-        members = self._transaction._members
         with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-            await handle_of(lock).abegin_block(share * members.left())
-            members.locks.append(lock)
+            await self._hold(lock, share=share)
+
+    async def _hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
+        await handle_of(lock).abegin_block(share * self._locks.left())
+        self._locks.held.append(lock)
+
+    @property
+    def _locks(self) -> HeldLocks:
+        return self._transaction._items.locks
 
     @_step(Transaction.query, is_urgent=False)
     def query(self) -> None:
@@ -187,13 +192,11 @@ class AsyncTransaction:
         await self._place(lambda: moved(self._transaction, row, begin, end), pessimistic=pessimistic)
 
     async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
-        members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_writable()
             placed = made()
             for lock in placed.locks() if pessimistic else ():
-                await handle_of(lock).abegin_block(members.left())
-                members.locks.append(lock)
+                await self._hold(lock)
             await self._in_thread(placed.stage)
 
     @_step(Transaction.check)
@@ -275,12 +278,12 @@ class AsyncTransaction:
         return await concurrency.to_the_end(alone, is_urgent=is_urgent, hurry=self._hurry)
 
     def _held(self) -> list[HeldEntry]:
-        handles = map(handle_of, self._transaction._members.locks)
+        handles = map(handle_of, self._locks.held)
         return [each.held_entry() for each in handles if each.depth]
 
     def _forget_locks(self) -> None:
         """Forget, in this task's context, the locks that a thread has released."""
-        for held in [handle_of(lock).entry for lock in self._transaction._members.locks]:
+        for held in [handle_of(lock).entry for lock in self._locks.held]:
             if held is not None:
                 context.remove(held)
 

@@ -224,7 +224,7 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             with as_current(attempt.begun), attempt.begun:
                 with contextlib.suppress(*attempt.excused):
                     for lock in attempt.locks():
-                        items_of(attempt.begun).hold_if_there(lock, share=SHARE_OF_WAIT)
+                        items_of(attempt.begun).locks.hold_if_there(lock, share=SHARE_OF_WAIT)
                 attempt.note_locks()
                 return attempt.checked(function(attempt.begun))
         except Exception as error:
@@ -270,7 +270,7 @@ class RetryLoop:
 
     def note_locks(self) -> None:
         """Note how many of its locks the attempt has acquired."""
-        self._locked = len(items_of(self.begun).locks)
+        self._locked = len(items_of(self.begun).locks.held)
 
     def checked(self, result: _T) -> _T:
         """Return the result of the function; `ItemLocked` if a long commit would write what others had locked.
@@ -278,9 +278,9 @@ class RetryLoop:
         They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
         """
         is_last = self._number == self._most
-        for member, _ in () if is_last or self.begun._is_over else self._newly_contended():
-            if member.row is not None:
-                raise locked_by(member.row, member.row.state(member.stored).entries[0], TransactWriteError)
+        for item, _ in () if is_last or self.begun._is_over else self._newly_contended():
+            if item.row is not None:
+                raise locked_by(item.row, item.row.state(item.stored).entries[0], TransactWriteError)
         return result
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
@@ -290,13 +290,13 @@ class RetryLoop:
             return []
         found = [] if commit is None else commit.contended()
         if commit is None and len(items.by_key) > dynamodb.MOST_ACTIONS:
-            found = [member for member in items.by_key.values() if member.is_locked_by_others]
-        new = [member for member in found if member.identity not in self._contended]
-        return [(member, member.item) for member in new if isinstance(member.item, LockableMixin)]
+            found = [item for item in items.by_key.values() if _is_locked_by_others(item)]
+        new = [item for item in found if item.identity not in self._contended]
+        return [(item, item.instance) for item in new if isinstance(item.instance, LockableMixin)]
 
     def _caller_locks(self) -> bool:
         """Tell whether the caller locks items: in another order, so that a retry must not."""
-        return self._holds_lock or len(items_of(self.begun).locks) > self._locked
+        return self._holds_lock or len(items_of(self.begun).locks.held) > self._locked
 
     def pause_after(self, error: Exception) -> float | None:
         """Return for how many seconds to pause before the next attempt; None if there is none."""
@@ -313,14 +313,14 @@ class RetryLoop:
         self._number += 1
         if self._caller_locks():
             self._contended.clear()
-        contended = {member.identity: item for member, item in self._newly_contended()}
+        contended = {item.identity: instance for item, instance in self._newly_contended()}
         self._contended |= contended
         self._refused = commit.refused_items() if is_first and commit is not None else {}
         return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())
 
     def _is_loss_of_ours(self, error: Exception) -> bool:
         """Tell whether a lock was lost that only helps the retry."""
-        ours = items_of(self.begun).locks[: self._locked]
+        ours = items_of(self.begun).locks.held[: self._locked]
         return isinstance(error, LockLost) and error.ticket in {lock.ticket for lock in ours}
 
     def doubt_with(self, error: Exception) -> OutcomeUnknown | None:
@@ -332,6 +332,12 @@ class RetryLoop:
         left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
         self.begun = next_attempt(self.begun, Transaction(**{**self._options, "wait": left}))
         items_of(self.begun).refused = dict(self._refused)
+
+
+def _is_locked_by_others(item: TransactionItem) -> bool:
+    """Tell whether a transaction writes an item, and others were in the queue of its lock when it was read."""
+    writer, row = item.plan.writer, item.row
+    return writer is not None and writer.own is None and row is not None and bool(row.state(item.stored).entries)
 
 
 def is_kept_out(doubt: OutcomeUnknown) -> bool:

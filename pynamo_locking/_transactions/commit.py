@@ -21,42 +21,45 @@ all items before the decision, which wait for each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import dynamodb, transactions
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.transactions import (
+    BY_ITSELF,
     CannotBeStaged,
     CommitPath,
     CommitPlan,
-    MemberFacts,
+    CommitStage,
+    Ending,
+    ItemFacts,
     TransactionRecord,
     TransactionStatus,
     choose_path,
+    ending_at,
     keys_in_rows,
     placeholders,
-    public_reason,
     row_of_changes,
     row_of_key,
     row_of_participants,
 )
 from pynamo_locking._core.values import item_size
-from pynamo_locking._io import batch_requests, event_stream, lock_record, runtime, transaction_record, write_intents
+from pynamo_locking._io import batch_requests, lock_record, runtime, transaction_record, write_intents
 from pynamo_locking._io.batch_requests import transact_get
 from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.runtime import logger
+from pynamo_locking._io.transaction_record import RecordLease
 from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
 from pynamo_locking._items import effects
 from pynamo_locking._models import isolation
 from pynamo_locking._pynamodb import connection_of
-from pynamo_locking._transactions.item import Unread, check_key
+from pynamo_locking._transactions.plan import Unread, check_key
 from pynamo_locking._transactions.prepare import (
     IntentWrite,
     IntentWriter,
@@ -66,7 +69,7 @@ from pynamo_locking._transactions.prepare import (
     read_together,
 )
 from pynamo_locking._transactions.transaction_table import TransactionTable
-from pynamo_locking._transactions.validation import size_of_member, validate
+from pynamo_locking._transactions.validation import size_of_item, validate
 from pynamo_locking._writes import write
 from pynamo_locking._writes.native_transaction import TransactionActions, note_applied
 from pynamo_locking._writes.send import RowWrite
@@ -77,7 +80,6 @@ from pynamo_locking.exceptions import (
     ItemLocked,
     OutcomeUnknown,
     StaleVersion,
-    TransactionAborted,
     TransactionConflict,
     UnknownFormat,
     also,
@@ -105,14 +107,14 @@ if TYPE_CHECKING:
 SUSPENDED: Final = "suspended#"
 
 
-def is_own_row(member: TransactionItem) -> bool:
+def is_own_row(item: TransactionItem) -> bool:
     """Tell whether an item is a row of the transactions' own table."""
-    return issubclass(member.model, TransactionTable)
+    return issubclass(type(item.instances.present), TransactionTable)
 
 
-def suspended_id(member: TransactionItem) -> str:
+def suspended_id(item: TransactionItem) -> str:
     """Return the id of the suspended transaction whose row this is; empty for any other item."""
-    name = (own_keys_of(member.model).name_in(member.key) or "") if is_own_row(member) else ""
+    name = (own_keys_of(item.model).name_in(item.key) or "") if is_own_row(item) else ""
     return name.removeprefix(SUSPENDED) if name.startswith(SUSPENDED) else ""
 
 
@@ -194,7 +196,7 @@ def _by_record(options: TransactionOptions, table: RecordTable, since: float) ->
     if _may_have_expired(since, table.keep.keep_finished_s):
         stored = persistently(partial(transaction_record.read, table, options.id))
         return "unknown" if stored is None else _said_by(stored)
-    return _said_by(transaction_record.give_up(table, _record(options, TransactionStatus.ABORTED, by="itself")))
+    return _said_by(transaction_record.give_up(table, _record(options, TransactionStatus.ABORTED, by=BY_ITSELF)))
 
 
 def _said_by(record: TransactionRecord) -> Resolution:
@@ -213,68 +215,112 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
 
 
 @dataclass(eq=False)
+class Steps:
+    """Runs the steps of a commit in parallel, in so many threads, and tells how many are done, of `total`.
+
+    Attributes:
+        failure: what the first job that failed has raised; no further job is started then.
+    """
+
+    _workers: int
+    _on_progress: Callable[[int, int], object] | None
+    total: int = 0
+    failure: BaseException | None = field(default=None, init=False)
+    _done: int = field(default=0, init=False)
+
+    def run(self, jobs: Sequence[Callable[[], object]], counts: Sequence[int] = ()) -> None:
+        """Run jobs, of which each is so many steps. After the first failure wait for those begun, and raise it."""
+        self.failure = None
+
+        def guarded(job: Callable[[], object]) -> None:
+            if self.failure is None:
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                    self.failure = error
+
+        def on_done(index: int) -> None:
+            for _ in range(counts[index] if counts else 0):
+                self._tell_progress()
+
+        Pool([partial(guarded, job) for job in jobs], self._workers, on_done).run()
+        if self.failure is not None:
+            raise self.failure
+
+    def _tell_progress(self) -> None:
+        self._done += 1
+        if self._on_progress is not None:
+            self._on_progress(min(self._done, self.total), self.total)
+
+
 class MultiRequestCommit:
-    """One commit of the long path; `_extra` are more actions of its decision."""
+    """One commit of the long path: `run` tells how, and `_core.transactions` decides what is done with each item.
 
-    _members: Sequence[TransactionItem]
-    _plan: CommitPlan
-    _options: TransactionOptions
-    _extra: Sequence[RowWrite]
+    Args:
+        items: those that the transaction uses.
+        plan: which of them the decision writes or checks, and which get an intent.
+        extra: more actions of the decision.
+    """
 
-    def __post_init__(self) -> None:
-        options = self._options
-        assert options.record_table is not None  # noqa: S101 - `CommitRun.plan` checks it
-        self._record_table = options.record_table
+    def __init__(
+        self,
+        items: Sequence[TransactionItem],
+        plan: CommitPlan,
+        options: TransactionOptions,
+        table: RecordTable,
+        extra: Sequence[RowWrite],
+    ) -> None:
+        self._items = items
+        self._plan = plan
+        self._table = table
+        self._extra = extra
+        self._id = options.id
         now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
-        self._record = _record(options, TransactionStatus.PENDING)._replace(
-            lease_ms=lease_ms, until_ms=now_ms + lease_ms, is_validated_early=bool(self._plan.validated)
+        record = _record(options, TransactionStatus.PENDING)._replace(
+            lease_ms=lease_ms, until_ms=now_ms + lease_ms, is_validated_early=bool(plan.validated)
         )
-        self._done = 0
-        self._heartbeats = 0
-        self._renewed = 0.0
-        self._renewing = runtime.current.mutex()
-        self._failure: BaseException | None = None
+        self._lease = RecordLease(table, record)
+        self._stage = CommitStage.PLANNED
         self._intent_writes: list[IntentWrite] = []
-        self._is_begun = False
-        self._is_sent = False
-        self.is_decided = False
-        self._intent_writer = IntentWriter(
-            self._record_table, self._record, options.deadline, self.pulse, lambda: self._failure is not None
-        )
-        self._assembly = TransactionActions(
-            self._record_table.connection, self._record.id, resolver=self._intent_writer.resolver()
-        )
+        self._steps = Steps(options.workers, options.on_progress)
+        self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.failure is not None)
+        self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver())
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the transaction is known to be committed."""
+        return self._stage is CommitStage.DECIDED
 
     def run(self) -> None:
         """Commit, or leave nothing behind; `OutcomeUnknown` if the record cannot be reached after the decision."""
-        self._intent_writes = self._plan_intents()
-        participants = [participant(one.row, one.intent.changes_row) for one in self._intent_writes]
+        intents = self._intent_writes = self._plan_intents()
+        participants = [participant(one.row, one.intent.changes_row) for one in intents]
         rows = keys_in_rows([key_size(stored) for stored in participants])
-        self._record = self._record._replace(items=len(self._intent_writes), rows=len(rows))
-        self._renewed = runtime.current.monotonic()
-        interrupt: BaseException | None = None
+        self._lease.record = self._lease.record._replace(items=len(intents), rows=len(rows))
+        self._steps.total = len(intents) + len(self._plan.staged)
         try:
             # R3: the record is acknowledged before the first intent is sent.
-            transaction_record.begin(self._record_table, self._record)
-            self._is_begun = True
+            self._lease.begin()
+            self._stage = CommitStage.BEGUN
+            # What does not fit into an intent, and the names of the items, are stored before the intents.
             self._write_changes()
             self._write_participants([[participants[i] for i in row] for row in rows])
-            self._run_in_batches(self._intent_writes, self._intent_writer.write_intents, self._batches_of_intents())
-            validate([self._members[i] for i in self._plan.validated], self._intent_writer.resolver(), self.pulse)
+            # R6: the intents stand before what was read is checked, if the decision does not check it.
+            self._run_in_batches(intents, self._intent_writer.write_intents, self._batches_of_intents())
+            renew = self._lease.renew_if_due
+            validate([self._items[i] for i in self._plan.validated], self._intent_writer.resolver(), renew)
             self._decide()
         except BaseException as error:
-            if not self._give_up(error):
-                if isinstance(error, (Unavailable, StillPending, OutcomeUnknown)):
-                    raise self._given_up(error) from error
+            self._end_after(error)
+            self.conclude()  # it is committed all the same
+            if not isinstance(error, Exception):
                 raise
-            interrupt = None if isinstance(error, Exception) else error
-        self.conclude()
-        if interrupt is not None:
-            raise interrupt
+        else:
+            self.conclude()
 
     def conclude(self) -> None:
         """Finish the instances and the items with an intent of the committed transaction."""
-        self.is_decided = True
+        self._stage = CommitStage.DECIDED
         self._note_commit()
         self._finish()
 
@@ -282,11 +328,11 @@ class MultiRequestCommit:
 
     def _plan_intents(self) -> list[IntentWrite]:
         """Work out all intents, and refuse what cannot be stored before anything is sent."""
-        id_, staged, name = self._record.id, set(self._plan.staged), row_of_changes
+        id_, staged, name = self._id, set(self._plan.staged), row_of_changes
         with isolation.for_commit():
-            read_together(self._members[i] for i in self._plan.with_intents)
+            read_together(self._items[i] for i in self._plan.with_intents)
             return [
-                plan_intent(self._members[i], id_, self._record_table, name(id_, i), is_staged=i in staged)
+                plan_intent(self._items[i], id_, self._table, name(id_, i), is_staged=i in staged)
                 for i in self._plan.with_intents
             ]
 
@@ -294,62 +340,29 @@ class MultiRequestCommit:
         """Store, before the first intent, the changes that do not fit into intents."""
         for one in self._intent_writes:
             if one.intent.changes_row:
-                self.pulse()
+                self._lease.renew_if_due()
                 content = lock_record.stored_changes(one.intent)
-                transaction_record.put_row(self._record_table, one.intent.changes_row, content, expires=False)
+                transaction_record.put_row(self._table, one.intent.changes_row, content, expires=False)
 
     def _write_participants(self, rows: Sequence[Sequence[dict[str, Any]]]) -> None:
         """Store, before the first intent, the keys of the items that will get an intent."""
         for i, row in enumerate(rows):
-            self.pulse()
-            name, content = row_of_participants(self._record.id, i), {"items": {"L": list(row)}}
-            transaction_record.put_row(self._record_table, name, content, expires=True)
+            self._lease.renew_if_due()
+            name, content = row_of_participants(self._id, i), {"items": {"L": list(row)}}
+            transaction_record.put_row(self._table, name, content, expires=True)
 
     def _batches_of_intents(self) -> list[list[int]]:
         """Return which intents are sent together. Placeholders come last, since they are created in turn."""
         there, new = list[int](), list[int]()
         for i, one in enumerate(self._intent_writes):
             (new if one.intent.is_placeholder else there).append(i)
-        ghosts = placeholders([self._intent_writes[i].size for i in new])
+        new_ones = placeholders([self._intent_writes[i].size for i in new])
         batches = self._batches_of([self._intent_writes[i] for i in there])
-        return [[there[i] for i in batch] for batch in batches] + [[new[i] for i in part] for part in ghosts]
+        return [[there[i] for i in batch] for batch in batches] + [[new[i] for i in part] for part in new_ones]
 
     @staticmethod
     def _batches_of(intents: Sequence[IntentWrite]) -> list[list[int]]:
         return batch_requests.batches((one.row.connection, one.row.table) for one in intents)
-
-    def pulse(self) -> None:
-        """Renew the lease of the record if a renewal is due; `TransactionAborted` if the record is not pending."""
-        with event_stream.scope(), self._renewing:
-            now = runtime.current.monotonic()
-            if now < next_renewal(self._renewed, self._record.lease):
-                return
-            self._heartbeats += 1
-            self._renewed = now
-            stored = transaction_record.renew(self._record_table, self._record, self._heartbeats)
-        if stored.state is not TransactionStatus.PENDING:
-            raise self._aborted(stored)
-
-    def _aborted(self, stored: TransactionRecord) -> TransactionAborted:
-        return also(TransactionAborted, TransactWriteError)(
-            f"the transaction {self._record.id} was aborted by another process ({public_reason(stored.by)}); "
-            f"nothing was written. Run it again from the start.",
-            reason=public_reason(stored.by),
-        )
-
-    def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None]) -> None:
-        """Run jobs in parallel; after the first failure start no further job, wait for the others, and raise it."""
-
-        def guarded(job: Callable[[], object]) -> None:
-            if self._failure is None:
-                try:
-                    job()
-                except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
-                    self._failure = error
-
-        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done).run()
-        if self._failure is not None:
-            raise self._failure
 
     def _run_in_batches(
         self,
@@ -357,103 +370,95 @@ class MultiRequestCommit:
         act: Callable[[Sequence[IntentWrite]], None],
         groups: Sequence[Sequence[int]],
     ) -> None:
-        """Run a job for each batch of items with an intent, in parallel; see `_run`."""
-        jobs = [partial(act, [intents[i] for i in group]) for group in groups]
-
-        def on_done(index: int) -> None:
-            for _ in groups[index]:
-                self._progress()
-
-        self._run(jobs, on_done)
-
-    def _progress(self) -> None:
-        self._done += 1
-        if self._options.on_progress is not None:
-            steps = len(self._intent_writes) + len(self._plan.staged)
-            self._options.on_progress(min(self._done, steps), steps)
+        """Run a job for each batch of items with an intent, in parallel: a step for each item."""
+        self._steps.run([partial(act, [intents[i] for i in group]) for group in groups], [*map(len, groups)])
 
     # The decision
 
     def _decide(self) -> None:
-        self.pulse()
+        self._lease.renew_if_due()
         self._assemble()
         to = TransactionStatus.COMMITTED if self._plan.staged else TransactionStatus.FINISHED
-        flip = RowWrite(transaction_record.decision(self._record_table, self._record.id, to))
-        self._is_sent = True
+        flip = RowWrite(transaction_record.decision(self._table, self._id, to))
+        self._stage = CommitStage.SENT
         self._assembly.send_under_locks([flip, *self._extra])
 
     def _assemble(self) -> None:
-        intents = {id(one.member): one for one in self._intent_writes}
-        deleted = [one.held for one in self._intent_writes if one.member.is_deleted]
+        intents = {id(one.item): one for one in self._intent_writes}
+        deleted = [one.held for one in self._intent_writes if one.item.is_deleted]
         self._assembly.deleted_locks += [held for held in deleted if held is not None]
         for i in (*self._plan.direct, *self._plan.checked):
-            one = intents.get(id(self._members[i]))
+            one = intents.get(id(self._items[i]))
             if one is None:
-                assemble(self._assembly, i, self._members[i])
+                assemble(self._assembly, i, self._items[i])
             else:
                 self._assembly.by_key[i] = one.decided_by()
 
-    def _give_up(self, error: BaseException) -> bool:
-        """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
+    def _end_after(self, error: BaseException) -> None:
+        """Abort, and raise what the caller gets; return if the transaction is committed instead."""
+        stored: TransactionRecord | None = None
+        silence: Unavailable | CorruptRow | UnknownFormat | None = None
         try:
-            stored = transaction_record.abort(self._record_table, self._record.id, "itself")
-        except (Unavailable, CorruptRow, UnknownFormat) as silence:
-            if self._is_sent:
+            stored = transaction_record.abort(self._table, self._id, BY_ITSELF)
+        except (Unavailable, CorruptRow, UnknownFormat) as no_answer:
+            silence = no_answer
+        ending = ending_at(self._stage, stored)
+        if ending is Ending.CONCLUDE:
+            return
+        if stored is not None:
+            aborted = transaction_record.aborted(self._id, stored)
+            self._assembly.note_refusal(aborted)  # unlike `error`, it leaves no doubt
+            self._remove_intents()
+            if ending is Ending.ABORTED:
+                raise aborted from error
+        if silence is not None:
+            if ending is Ending.UNKNOWN:
                 raise self._unknown(silence) from error
-            logger.warning("transaction %s could not be aborted, and will expire: %s", self._record.id, silence)
-            return False
-        if stored.state.is_committed:
-            return True
-        aborted = self._aborted(stored)
-        self._assembly.note_refusal(aborted)  # unlike `error`, it leaves no doubt
-        self._remove_intents()
-        if self._is_begun and stored.by not in ("itself", ""):
-            raise aborted from error
-        return False
+            logger.warning("transaction %s could not be aborted, and will expire: %s", self._id, silence)
+        if isinstance(error, (Unavailable, StillPending, OutcomeUnknown)):
+            raise self._given_up(error) from error
+        raise error
 
     def _given_up(self, error: Exception) -> TransactionConflict:
         return also(TransactionConflict, TransactWriteError)(
-            f"the transaction {self._record.id} was given up: {error}. Nothing was written, and a retry is safe."
+            f"the transaction {self._id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
     def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
-            f"the transaction {self._record.id} may or may not have been committed: its record could not be read "
+            f"the transaction {self._id} may or may not have been committed: its record could not be read "
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
-            write_id=self._record.id,
+            write_id=self._id,
             cause=silence.cause,
             question=OutcomeQuery(self._outcome),
         )
 
     def _outcome(self) -> Resolution:
         """Return what the record says; an undecided transaction is aborted, so that no late decision is applied."""
-        stored = transaction_record.abort(self._record_table, self._record.id, "itself")
+        stored = transaction_record.abort(self._table, self._id, BY_ITSELF)
         if stored.state.is_committed:
             return "applied"
         return "not applied" if stored.priority else "unknown"  # the record may be gone, a day after the end
 
     def _remove_intents(self) -> None:
         """Drop the intents of this transaction; the next reader or writer of an item drops an intent that remains."""
-        self._failure = None
         try:
             begun = [one for one in self._intent_writes if one.may_stand]
             groups = [[(begun[i].row, begun[i].intent) for i in group] for group in self._batches_of(begun)]
-            self._run([partial(write_intents.drop_all, self._record_table, group) for group in groups], lambda _: None)
+            self._steps.run([partial(write_intents.drop_all, self._table, group) for group in groups])
             self._remove_rows()
             if any(one.underway for one in self._intent_writes):
-                logger.info(
-                    "an intent of the aborted transaction %s may still arrive: it is left to sweep()", self._record.id
-                )
+                logger.info("an intent of the aborted transaction %s may still arrive: it is left to sweep()", self._id)
             else:
-                transaction_record.clean(self._record_table, self._record.id, is_certain=True)
+                transaction_record.clean(self._table, self._id, is_certain=True)
         except Exception as error:  # noqa: BLE001 - the caller raises an error that says more
-            logger.warning("intents of the aborted transaction %s are left: %s", self._record.id, error)
+            logger.warning("intents of the aborted transaction %s are left: %s", self._id, error)
 
     def contended(self) -> list[TransactionItem]:
         """Return the items that have refused their intent, or the decision, since others had changed or locked them."""
         why, kinds = self._assembly.explained, (StaleVersion, ItemLocked)
-        decided = [self._members[i] for i, row in self._assembly.by_key.items() if isinstance(why.get(id(row)), kinds)]
-        return [*(one.member for one in self._intent_writes if one.is_contended), *decided]
+        decided = [self._items[i] for i, row in self._assembly.by_key.items() if isinstance(why.get(id(row)), kinds)]
+        return [*(one.item for one in self._intent_writes if one.is_contended), *decided]
 
     # After the decision
 
@@ -462,36 +467,35 @@ class MultiRequestCommit:
         staged = [one for one in self._intent_writes if one.is_staged]
         if not staged:
             return
-        self._failure = None
         try:
             self._run_in_batches(staged, self._finish_all, self._batches_of(staged))
             # R9: finished only when each item is known to be in place.
-            transaction_record.finish(self._record_table, self._record.id)
+            transaction_record.finish(self._table, self._id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
-            logger.warning("the committed transaction %s is left to be finished: %s", self._record.id, error)
+            logger.warning("the committed transaction %s is left to be finished: %s", self._id, error)
 
     def _finish_all(self, batch: Sequence[IntentWrite]) -> None:
-        write_intents.finish_all(self._record_table, [(one.row, one.intent) for one in batch])
+        write_intents.finish_all(self._table, [(one.row, one.intent) for one in batch])
 
     def _remove_rows(self) -> None:
         for one in self._intent_writes:
             if one.intent.changes_row:
-                transaction_record.delete_row(self._record_table, one.intent.changes_row)
+                transaction_record.delete_row(self._table, one.intent.changes_row)
 
     def _note_commit(self) -> None:
         self._assembly.note_commit()
         for one in self._intent_writes:
-            if one.is_staged and one.member.writer is not None:
-                note_applied(one.member.final())
+            if one.is_staged and one.item.plan.writer is not None:
+                note_applied(one.item.final())
 
 
-def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> None:
+def assemble(assembly: TransactionActions, i: int, item: TransactionItem) -> None:
     """Add the write of an item, or its check, to a native transaction."""
-    if member.write is None or member.writer is None:
-        assembly.add_check(i, member.final(), member.row)
+    if item.plan.write is None or item.plan.writer is None:
+        assembly.add_check(i, item.final(), item.row)
     else:
-        assembly.add_write(i, member.writer, member.final())
+        assembly.add_write(i, item.plan.writer, item.final())
 
 
 def participant(row: LockRow, changes_row: str) -> dict[str, Any]:
@@ -513,10 +517,10 @@ def key_size(stored: dict[str, Any]) -> int:
 class CommitRun:
     """The commit of the items of one transaction. `path` names its path, and is empty until `run`."""
 
-    def __init__(self, members: Sequence[TransactionItem], options: TransactionOptions) -> None:
-        used = [member for member in members if member.write is not None or member.is_read]
+    def __init__(self, items: Sequence[TransactionItem], options: TransactionOptions) -> None:
+        used = [item for item in items if item.plan.write is not None or item.is_read]
         # The row of a suspended one comes first: `OutcomeUnknown.resolve` changes that, and no item that it has read.
-        self._members = sorted(used, key=lambda member: (not suspended_id(member), repr(member.identity)))
+        self._items = sorted(used, key=lambda item: (not suspended_id(item), repr(item.identity)))
         self._options = options
         self._long: MultiRequestCommit | None = None
         self._assembly: TransactionActions | None = None
@@ -531,7 +535,7 @@ class CommitRun:
         """Return how it is committed, without a request; refuse a commit for which no path is possible."""
         try:
             extra = self._extra_actions()
-            is_long = len(self._members) + extra + self._options.record > dynamodb.MOST_ACTIONS
+            is_long = len(self._items) + extra + self._options.record > dynamodb.MOST_ACTIONS
             plan = choose_path(self._facts(is_long=is_long), extra=extra, record=self._options.record)
             if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
                 plan = choose_path(self._facts(is_long=True), extra=extra, record=self._options.record)
@@ -544,11 +548,11 @@ class CommitRun:
 
     def direct(self) -> list[TransactionItem]:
         """Return the items that the deciding transaction writes itself."""
-        return [self._members[i] for i in self.plan().direct]
+        return [self._items[i] for i in self.plan().direct]
 
     def _check_places(self) -> None:
         """Refuse items that no native transaction could include."""
-        places = {(connection.region, connection.host) for connection in self._connections()}
+        places = {(connection.region, connection.host) for connection in self._connections}
         if len(places) > 1:
             named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
             raise ConfigurationError(
@@ -556,12 +560,12 @@ class CommitRun:
                 f"in {named}."
             )
 
-    def _facts(self, *, is_long: bool) -> list[MemberFacts]:
+    def _facts(self, *, is_long: bool) -> list[ItemFacts]:
         table = None if self._options.record_table is None else self._options.record_table.place
-        return [_facts(member, table, is_long=is_long) for member in self._members]
+        return [_facts(item, table, is_long=is_long) for item in self._items]
 
     def _extra_actions(self) -> int:
-        writers = [member.writer for member in self._members if member.writer is not None]
+        writers = [item.plan.writer for item in self._items if item.plan.writer is not None]
         checked_rows = {each.row.identity for writer in writers for each in writer.separate}
         return len(checked_rows) + (self._options.idempotency_key is not None)
 
@@ -573,9 +577,9 @@ class CommitRun:
             if plan.path is CommitPath.READ:
                 self.check_reads()
             elif plan.path is CommitPath.SINGLE:
-                [member] = self._members
-                assert member.writer is not None  # noqa: S101 - it has a write
-                member.writer.send(member.final())
+                [item] = self._items
+                assert item.plan.writer is not None  # noqa: S101 - it has a write
+                item.plan.writer.send(item.final())
             elif plan.path is CommitPath.NATIVE:
                 self._write_together()
             elif plan.path is CommitPath.LONG:
@@ -585,7 +589,7 @@ class CommitRun:
             if found is None:
                 ask_later(self._options, plan.path, error)
                 if plan.path is not CommitPath.SINGLE:  # a single write reports itself
-                    write.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
+                    write.commit_failed(self._options.id, self._items[0].table if self._items else "", error)
                 raise
             if found == self._options.id:
                 self._note_commit()
@@ -603,18 +607,18 @@ class CommitRun:
             return {}
         found: dict[ItemKey, Image] = {}
         for i, row in assembly.by_key.items():
-            member, why = self._members[i], assembly.explained.get(id(row))
-            if is_own_row(member) or row.write is None or not row.write.part.is_checked:
+            item, why = self._items[i], assembly.explained.get(id(row))
+            if is_own_row(item) or row.write is None or not row.write.part.is_checked:
                 continue
             if isinstance(why, StaleVersion) and why.stored is not None:
-                found[member.identity] = why.stored[1]
-            elif row in assembly.unchanged and member.stored:
-                found[member.identity] = member.stored
+                found[item.identity] = why.stored[1]
+            elif row in assembly.unchanged and item.stored:
+                found[item.identity] = item.stored
         return found
 
     def contended(self) -> list[TransactionItem]:
         """Return the written items that have refused a long commit, since others had changed or locked them."""
-        return [] if self._long is None else [each for each in self._long.contended() if each.write is not None]
+        return [] if self._long is None else [each for each in self._long.contended() if each.plan.write is not None]
 
     def _note_commit(self) -> None:
         """Update the instances: the key shows that the transaction was committed, although the response was lost."""
@@ -626,25 +630,28 @@ class CommitRun:
     def check_reads(self) -> None:
         """Check that all items are what they were when they were read."""
         with conflicts(TransactWriteError):
-            validate(self._members, self._resolver(), is_snapshot=True)
+            validate(self._items, self._resolver(), is_snapshot=True)
 
     def _resolver(self) -> Resolver:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
-        for i, member in enumerate(self._members):
-            assemble(self._assembly, i, member)
+        self._assembly = TransactionActions(self._connections[0], self._options.id, resolver=self._resolver())
+        for i, item in enumerate(self._items):
+            assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
+    @cached_property
     def _connections(self) -> list[Connection]:
-        """Return the connections of the items, then that of the records: it alone if only the key is written."""
-        connections = [connection_of(member.item).connection for member in self._members]
+        """The connections of the items' models, then that of the records: it alone if only the key is written."""
+        models = dict.fromkeys([type(item.instances.present) for item in self._items])
+        connections = [connection_of(model).connection for model in models]
         record_table = self._options.record_table
         return connections if record_table is None else [*connections, record_table.connection]
 
     def _write_long(self, plan: CommitPlan) -> None:
-        self._long = MultiRequestCommit(self._members, plan, self._options, key_action(self._options))
+        table, extra = check_table(self._options), key_action(self._options)
+        self._long = MultiRequestCommit(self._items, plan, self._options, table, extra)
         try:
             self._long.run()
         except CannotBeStaged as error:
@@ -659,25 +666,27 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
     )
 
 
-def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> MemberFacts:
-    write = member.write
+def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFacts:
+    write = item.plan.write
     if is_long:  # else `final` checks it before anything is sent
-        check_key(member.item, member.key)
+        check_key(item.instance, item.key)
     measure = effects.size_of if is_long else item_size  # about the same, in a third of the time
     is_deleted = write is not None and write.operation is DELETE
-    after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
-    is_counted = member.writer is not None and member.writer.own is not None  # the lock's entry refuses a second copy
-    facts = MemberFacts(
+    after = {} if is_deleted or isinstance(item.plan.after, Unread) else item.plan.after or {}
+    is_counted = (
+        item.plan.writer is not None and item.plan.writer.own is not None
+    )  # the lock's entry refuses a second copy
+    facts = ItemFacts(
         is_write=write is not None,
-        is_absent=member.is_absent,
+        is_absent=item.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
         is_locked=is_counted,
-        size=measure(after) if write is not None else size_of_member(member),
+        size=measure(after) if write is not None else size_of_item(item),
     )
     if not is_long or write is None:  # only writes get an intent
         return facts
     return facts._replace(
-        can_have_intent=can_have_intent(member, table),
-        needs_read=needs_read(member),
+        can_have_intent=can_have_intent(item, table),
+        needs_read=needs_read(item),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )

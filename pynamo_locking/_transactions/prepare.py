@@ -52,7 +52,7 @@ from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._locks import fencing, release
 from pynamo_locking._locks.held_lock import next_write
 from pynamo_locking._pynamodb import connection_of, serialized_key_of, ttl_attribute_of
-from pynamo_locking._transactions.item import Unread
+from pynamo_locking._transactions.plan import Unread
 from pynamo_locking._writes import write
 from pynamo_locking._writes.send import Check, Refusal, RowWrite, Work, send
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation
@@ -64,10 +64,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.lock_queue import LockState
-    from pynamo_locking._core.transactions import TransactionRecord
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
-    from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._io.transaction_record import RecordLease, RecordTable
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
@@ -97,7 +96,7 @@ class IntentWrite:
         is_contended: whether others have changed the item, or keep its lock.
     """
 
-    member: TransactionItem
+    item: TransactionItem
     row: LockRow
     intent: WriteIntent
     has_document: bool
@@ -115,24 +114,24 @@ class IntentWrite:
     @property
     def held(self) -> HeldEntry | None:
         """The entry that this context holds in the item's lock, if any."""
-        writer = self.member.writer
+        writer = self.item.plan.writer
         return writer.own if writer is not None and writer.is_embedded else None
 
     @property
     def size(self) -> int:
         """The size of the item while it carries the intent, as far as the item is known."""
-        member = self.member
-        if member.is_absent:
-            return item_size(member.key) + _size_of_intent(self)
-        base = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
+        item = self.item
+        if item.is_absent:
+            return item_size(item.key) + _size_of_intent(self)
+        base = item.base if isinstance(item.base, dict) else item.instance.serialize(null_check=False)
         return item_size(base) + _size_of_intent(self)
 
     def request(self) -> dict[str, Any]:
         """Return the UpdateItem that writes the intent, once the item's lock and intent are free."""
-        write, held, intent = self.member.final(), self.held, lock_record.stored_intent(self.intent)
+        write, held, intent = self.item.final(), self.held, lock_record.stored_intent(self.intent)
         clause = protocol.SET_INTENT if self.has_document else protocol.SET_INTENT_AND_LOCK
         given = {**self.row.names, ":intent": intent, ":map": {"M": {lock_record.TX: intent}}}
-        condition = self.member.condition if self.intent.is_placeholder else write.condition
+        condition = self.item.plan.condition if self.intent.is_placeholder else write.condition
         if self.intent.is_placeholder:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
@@ -147,13 +146,13 @@ class IntentWrite:
 
     def decided_by(self) -> RowWrite:
         """Return how the decision writes the item, on condition that it carries this transaction's intent."""
-        write = self.member.final()
+        write = self.item.final()
         given = {**self.row.names, ":id": {"S": self.intent.id}}
         return RowWrite(write=write.but(condition=None), filled=(protocol.HAS_INTENT + protocol.REMOVE_INTENT, given))
 
 
 def plan_intent(
-    member: TransactionItem, transaction_id: str, record_table: RecordTable, name: str, *, is_staged: bool
+    item: TransactionItem, transaction_id: str, record_table: RecordTable, name: str, *, is_staged: bool
 ) -> IntentWrite:
     """Work out what the intent of an item says, without writing anything.
 
@@ -164,15 +163,15 @@ def plan_intent(
         CannotBeStaged: the item must not carry an intent.
         StaleVersion, TransactWriteError, ConfigurationError: as `_intent_of`.
     """
-    if not member.is_checked:  # without a known version a late copy of the intent would fit any later item
-        member.pin()
-        if not can_have_intent(member, record_table.place):
-            raise _no_place(member)
-    op, set_, removed = _intent_of(member) if is_staged else ("keep", {}, [])
-    row = member.row
+    if not item.plan.is_checked:  # without a known version a late copy of the intent would fit any later item
+        item.pin()
+        if not can_have_intent(item, record_table.place):
+            raise _no_place(item)
+    op, set_, removed = _intent_of(item) if is_staged else ("keep", {}, [])
+    row = item.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
-    intent = WriteIntent(transaction_id, record_table.place, op, member.is_absent, set_, tuple(removed))
-    one = IntentWrite(member, row, intent, has_document=_has_document(member))
+    intent = WriteIntent(transaction_id, record_table.place, op, item.is_absent, set_, tuple(removed))
+    one = IntentWrite(item, row, intent, has_document=_has_document(item))
     if is_staged and one.size > MOST_BYTES_IN_ITEM:
         one.intent = replace(one.intent, changes_row=name)
         size = item_size(lock_record.stored_changes(one.intent))
@@ -185,75 +184,73 @@ def plan_intent(
     return one
 
 
-def needs_read(member: TransactionItem) -> bool:
+def needs_read(item: TransactionItem) -> bool:
     """Tell whether `plan_intent` would read the stored item."""
-    assert member.write is not None  # noqa: S101 - only writes get an intent
-    is_update, is_unread = member.write.operation is UPDATE, isinstance(member.base, Unread)
-    return (is_unread and is_update) or not (member.is_checked or is_update)
+    write, is_unread = item.plan.write, isinstance(item.base, Unread)
+    is_update = write is not None and write.operation is UPDATE
+    return (is_unread and is_update) or not (item.plan.is_checked or is_update)
 
 
-def read_together(members: Iterable[TransactionItem]) -> None:
+def read_together(items: Iterable[TransactionItem]) -> None:
     """Read the stored items of those for which `plan_intent` would read them, a hundred of a model by each request."""
     of_models: dict[type[GuardedMixin], list[TransactionItem]] = {}
-    for member in members:
-        if needs_read(member):
-            of_models.setdefault(member.model, []).append(member)
+    for item in items:
+        if needs_read(item):
+            of_models.setdefault(item.model, []).append(item)
     for model, unread in of_models.items():
-        images = unread[0].reader.read_all(model, [member.key for member in unread])
-        for member, image in zip(unread, images, strict=True):
-            member.came = image
+        images = unread[0].reader.read_all(model, [item.key for item in unread])
+        for item, image in zip(unread, images, strict=True):
+            item.read_before = image
 
 
-def _intent_of(member: TransactionItem) -> tuple[str, Image, list[str]]:
+def _intent_of(item: TransactionItem) -> tuple[str, Image, list[str]]:
     """Return what an intent must say so that any process can finish the write: its operation, its sets, its removals.
 
     Raises:
         TransactWriteError, ConfigurationError: DynamoDB would refuse the write.
         StaleVersion: the stored item had to be read, and is not in the known version.
     """
-    assert member.write is not None  # noqa: S101 - only writes get an intent
-    write = member.final()
+    write = item.final()
     if write.operation is DELETE:
         return "delete", {}, []
-    if isinstance(member.base, Unread) and write.operation is not SAVE:
-        member.shown_image()
-    is_known = not isinstance(member.base, Unread)
-    base = member.base if not isinstance(member.base, Unread) else _least_base(member)
+    if isinstance(item.base, Unread) and write.operation is not SAVE:
+        item.shown_image()
+    is_known = not isinstance(item.base, Unread)
+    base = item.base if not isinstance(item.base, Unread) else _least_base(item)
     try:
-        after = effects.updated(base, member.key, write.actions)
+        after = effects.updated(base, item.key, write.actions)
     except Invalid as refusal:
         raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
-    set_, removed = effects.difference(base, after, keys=member.key)
+    set_, removed = effects.difference(base, after, keys=item.key)
     if not is_known:
         removed = [conditions.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
-    _check_storable(member, write, after, len(set_) + len(removed))
+    _check_storable(item, write, after, len(set_) + len(removed))
     return "save", set_, removed
 
 
-def _least_base(member: TransactionItem) -> Image | None:
+def _least_base(item: TransactionItem) -> Image | None:
     """Return the part of the stored item that the expression of a save needs: its version."""
-    if member.before.version is None:
+    attribute = versions.shape_of(item.model).attribute
+    if attribute is None or item.before.version is None:
         return None
-    attribute = versions.shape_of(member.model).attribute
-    assert attribute is not None  # noqa: S101 - it has a version
-    return {**member.key, attribute.attr_name: {"N": str(member.before.version)}}
+    return {**item.key, attribute.attr_name: {"N": str(item.before.version)}}
 
 
-def _check_storable(member: TransactionItem, write: Write, after: Image, changes: int) -> None:
+def _check_storable(item: TransactionItem, write: Write, after: Image, changes: int) -> None:
     """Refuse an item that DynamoDB would refuse only after the decision."""
-    found = problems(after, effects.key_rules(member.model))
+    found = problems(after, effects.key_rules(item.model))
     if changes > _MOST_CHANGES:
         found = [*found, f"it changes {changes} attributes, and {_MOST_CHANGES} fit into an intent"]
     if found:
         raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")
 
 
-def can_have_intent(member: TransactionItem, table: str | None) -> bool:
+def can_have_intent(item: TransactionItem, table: str | None) -> bool:
     """Tell whether an item can carry an intent of that table: its readers trust the table, and TTL leaves it there."""
-    row = member.row
+    row = item.row
     if row is None or row.transactions != table:
         return False
-    return member.is_absent or not _may_expire(member.model, member.base)
+    return item.is_absent or not _may_expire(item.model, item.base)
 
 
 def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
@@ -270,8 +267,8 @@ def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
     return time is not None and float(time["N"]) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
 
 
-def _no_place(member: TransactionItem) -> CannotBeStaged:
-    return CannotBeStaged(f"{member.final().label} has no place for an intent")
+def _no_place(item: TransactionItem) -> CannotBeStaged:
+    return CannotBeStaged(f"{item.final().label} has no place for an intent")
 
 
 def _size_of_intent(one: IntentWrite) -> int:
@@ -281,14 +278,13 @@ def _size_of_intent(one: IntentWrite) -> int:
     return item_size(with_intent) - (item_size({one.row.attribute: lock_record.EMPTY}) if one.has_document else 0)
 
 
-def _has_document(member: TransactionItem) -> bool:
-    lock = lock_attribute_of(member.model)
-    assert lock is not None  # noqa: S101 - checked when the path was chosen
-    if member.is_absent:
+def _has_document(item: TransactionItem) -> bool:
+    lock = lock_attribute_of(item.model)
+    if item.is_absent:
         return False
-    if isinstance(member.base, dict):
-        return lock.attr_name in member.base
-    return lock.__get__(member.item, member.model).raw is not None
+    if isinstance(item.base, dict):
+        return lock.attr_name in item.base
+    return lock.__get__(item.instance, item.model).raw is not None
 
 
 def _mutex() -> AbstractContextManager[object]:
@@ -299,21 +295,18 @@ def _mutex() -> AbstractContextManager[object]:
 class IntentWriter:
     """Writes the intents of one transaction; used by several threads.
 
-    It waits for other transactions and holders until `_deadline`, by the monotonic clock. `_pulse` renews the lease of
-    the record if a renewal is due, and raises if the transaction is no longer pending. `_is_over` tells whether another
-    intent has failed.
+    It waits for other transactions and holders until `_deadline`, by the monotonic clock, and renews the lease of the
+    record meanwhile. `_is_over` tells whether another intent has failed.
     """
 
-    _record_table: RecordTable
-    _record: TransactionRecord
+    _lease: RecordLease
     _deadline: Deadline
-    _pulse: Callable[[], None]
     _is_over: Callable[[], bool]
     _one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
 
     def resolver(self) -> Resolver:
         """Return what resolves intents of other transactions."""
-        return Resolver(deadline=self._deadline, priority=self._record.priority, pulse=self._pulse)
+        return Resolver(deadline=self._deadline, priority=self._lease.record.priority, pulse=self._lease.renew_if_due)
 
     def write_intents(self, batch: Sequence[IntentWrite]) -> None:
         """Write the intents of up to 25 items of one table, or create placeholders in one native transaction.
@@ -327,7 +320,7 @@ class IntentWriter:
         if len(batch) == 1:
             self.write_intent(batch[0])
             return
-        self._pulse()
+        self._lease.renew_if_due()
         for one in batch:
             one.underway, one.may_stand = one.underway + 1, True
         results = batch_requests.send([Request(one.row.connection, "UpdateItem", one.request()) for one in batch])
@@ -354,46 +347,42 @@ class IntentWriter:
         A late copy, also of a request that was refused, must not create them again after the items were finished and
         deleted. By then the record is decided. Two such requests at once would conflict in the record.
         """
-        send(_IntentWork(self, new, _PendingRecordRow(self._record_table, self._record.id)))
+        send(_IntentWork(self, new, _PendingRecordRow(self._lease.table, self._lease.record.id)))
         for one in new:
             if not one.intent.is_placeholder:
                 self.write_intent(one)
 
     def clear(self, one: IntentWrite, image: Image | None, resolver: Resolver) -> None:
         """Remove what is in the way of an intent, or change what the intent asks; or raise."""
-        state, member = one.row.state(image), one.member
+        state, item = one.row.state(image), one.item
         if state.intent is not None:
             resolver.resolve((one.row, state.intent))
-        elif one.intent.is_placeholder and expiry.is_expired(member.model, image):
+        elif one.intent.is_placeholder and expiry.is_expired(item.model, image):
             self._clear_expired(one, image or {})
-        elif (
-            one.intent.is_placeholder and isinstance(member.base, Unread) and image is not None and member.holds(image)
-        ):
+        elif one.intent.is_placeholder and isinstance(item.base, Unread) and image is not None and item.holds(image):
             # The item exists without a version: the instance has none either, and was not read by this transaction.
-            if _may_expire(member.model, image):
-                raise _no_place(member)
+            if _may_expire(item.model, image):
+                raise _no_place(item)
             one.intent, one.has_document = replace(one.intent, is_placeholder=False), state.raw is not None
-        elif not one.intent.is_placeholder and (state.raw is not None) != one.has_document and member.holds(image):
+        elif not one.intent.is_placeholder and (state.raw is not None) != one.has_document and item.holds(image):
             one.has_document = state.raw is not None
-        elif state.entries and one.held is None and member.holds(image):
+        elif state.entries and one.held is None and item.holds(image):
             self._wait_for_lock(one, state)
         else:
             one.is_contended = True
-            cause = responses.condition_failed(
-                TransactWriteError, "the item is not the one that was read", member.table
-            )
+            cause = responses.condition_failed(TransactWriteError, "the item is not the one that was read", item.table)
             if one.held is not None and Check(one.held, one.number).is_gone(image):
                 raise one.held.absent_from(state)
             lock = None if one.held is not None else one.row
-            raise write.why_refused(member.final(), TransactWriteError, image, cause, lock)
+            raise write.why_refused(item.final(), TransactWriteError, image, cause, lock)
 
     def _clear_expired(self, one: IntentWrite, image: Image) -> None:
         """Delete an expired item, which counts as absent: TTL could delete it at any moment, and the intent with it."""
-        name = expiry.attribute_name(one.member.model)
+        name = expiry.attribute_name(one.item.model)
         assert name is not None  # noqa: S101 - the item has expired
-        is_same = conditions.both(Place(name) == Stored(image[name]), versions.shape_of(one.member.model).known)
-        connection = connection_of(one.member.item)
-        hash_key, range_key = serialized_key_of(one.member.item)
+        is_same = conditions.both(Place(name) == Stored(image[name]), versions.shape_of(one.item.model).known)
+        connection = connection_of(one.item.instance)
+        hash_key, range_key = serialized_key_of(one.item.instance)
         kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=is_same)
         protocol.merge(kwargs, *fencing.lock_is_free(one.row))
         try:
@@ -406,7 +395,7 @@ class IntentWriter:
 
     def _wait_for_lock(self, one: IntentWrite, state: LockState) -> None:
         """Evict dead entries of the item's lock, or wait for it: briefly, since its holder may wait for our intents."""
-        if release.evict_all(one.row, state, one.member.model):
+        if release.evict_all(one.row, state, one.item.model):
             return
         now = runtime.current.monotonic()
         one.waits_until = one.waits_until or min(self._deadline.at, now + LOCK_GRACE_S)
@@ -414,7 +403,7 @@ class IntentWriter:
         if left <= 0:
             one.is_contended = True
             raise write.locked_by(one.row, state.entries[0], TransactWriteError)
-        self._pulse()
+        self._lease.renew_if_due()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
 
@@ -475,7 +464,7 @@ class _IntentWork(Work):
         self.intents = [row for row in self.intents if not row.is_dropped]
         if not self.intents or self.writer._is_over():
             return []
-        self.writer._pulse()
+        self.writer._lease.renew_if_due()
         rows = self.intents if self.pending is None else [self.pending, *self.intents]
         self.token = hashlib.sha256(repr([row.request for row in rows]).encode()).hexdigest()[:32]
         return rows

@@ -32,6 +32,7 @@ from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._transactions import commit
+from pynamo_locking._transactions.options import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,12 +68,12 @@ _ADVICE: Final = "Delete the row, and begin a new transaction."
 _Planned = tuple[GuardedMixin, "list[Action] | None"]
 
 
-def suspend(members: TransactionItems, id_: str, idempotency_key: str | None, keep_s: float) -> str:
+def suspend(items: TransactionItems, id_: str, idempotency_key: str | None, keep_s: float) -> str:
     """Store a transaction, in the row that it was resumed from if it was; return the id to resume it by."""
-    resumed = _resumed(members)
-    entries = [{"M": _entry(member)} for member in members.by_key.values() if _is_kept(member)]
+    resumed = _resumed(items)
+    entries = [{"M": _entry(item)} for item in items.by_key.values() if _is_kept(item)]
     content = {"items": {"L": entries}, **({} if idempotency_key is None else {_KEY: {"S": idempotency_key}})}
-    row = members.table()(commit.SUSPENDED + id_) if resumed is None else resumed.item
+    row = items.table()(commit.SUSPENDED + id_) if resumed is None else resumed.instance
     expiry_s = runtime.current.time_ms() // 1000 + int(keep_s)
     expires, name = row.get_attributes()["expires"].attr_name, own_keys_of(type(row)).hash_name
     actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(expires).set(Stored(number(expiry_s)))]
@@ -81,52 +82,52 @@ def suspend(members: TransactionItems, id_: str, idempotency_key: str | None, ke
     return id_ if resumed is None else commit.suspended_id(resumed)
 
 
-def _resumed(members: TransactionItems) -> TransactionItem | None:
+def _resumed(items: TransactionItems) -> TransactionItem | None:
     """Return the row of the suspended transaction that this one continues."""
     return next(
-        (each for each in members.by_key.values() if each.write is not None and commit.suspended_id(each)), None
+        (each for each in items.by_key.values() if each.plan.write is not None and commit.suspended_id(each)), None
     )
 
 
-def _is_kept(member: TransactionItem) -> bool:
+def _is_kept(item: TransactionItem) -> bool:
     """Tell whether an item is remembered. Guards are counted again when the writes of their items are planned again."""
-    return member.is_read or (member.write is not None and not commit.is_own_row(member))
+    return item.is_read or (item.plan.write is not None and not commit.is_own_row(item))
 
 
-def _entry(member: TransactionItem) -> Image:
-    """Return what is stored of an item, whose write from now on requires the item as it is known.
+def _entry(item: TransactionItem) -> Image:
+    """Return what is stored of an remembered, whose write from now on requires the remembered as it is known.
 
     Raises:
-        Conflict: a condition of the caller is not met; `StaleVersion` if the item is not the known one.
+        Conflict: a condition of the caller is not met; `StaleVersion` if the remembered is not the known one.
         ConfigurationError: it is the guard of intervals, of which no other process could name the model.
     """
-    if getattr(member.model, "_is_guard", False):
+    if getattr(item.model, "_is_guard", False):
         raise ConfigurationError("a transaction that places intervals cannot be suspended: place them after `resume`.")
-    if member.write is not None and not member.is_checked:
-        member.pin()
-    member.load()
-    after = member.shown_image()
-    if not member.holds(member.stored or None):
-        raise member.refused(member.stored or None)
-    item = SimpleNamespace(table=_place_of(member.model), model=member.model.__name__, key=member.key)
-    item.known = None if member.is_absent else _KNOWN.encode(member.before)
-    if member.write is None or commit.is_own_row(member):
-        item.op = None
-        return _ITEM.encode(item)
-    item.op = "delete" if after is None else "update"
-    return _ITEM.encode(item) | ({} if after is None else _CHANGES.encode(_changes(member, after)))
+    if item.plan.write is not None and not item.plan.is_checked:
+        item.pin()
+    item.load()
+    after = item.shown_image()
+    if not item.holds(item.stored or None):
+        raise item.refused(item.stored or None)
+    remembered = SimpleNamespace(table=_place_of(item.model), model=item.model.__name__, key=item.key)
+    remembered.known = None if item.is_absent else _KNOWN.encode(item.before)
+    if item.plan.write is None or commit.is_own_row(item):
+        remembered.op = None
+        return _ITEM.encode(remembered)
+    remembered.op = "delete" if after is None else "update"
+    return _ITEM.encode(remembered) | ({} if after is None else _CHANGES.encode(_changes(item, after)))
 
 
-def _changes(member: TransactionItem, after: Image) -> SimpleNamespace:
-    shape, lock = versions.shape_of(member.model), lock_attribute_of(member.model)
+def _changes(item: TransactionItem, after: Image) -> SimpleNamespace:
+    shape, lock = versions.shape_of(item.model), lock_attribute_of(item.model)
     ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
-    set_, removed = effects.difference(member.stored, after, keys=member.key)
+    set_, removed = effects.difference(item.stored, after, keys=item.key)
     kept = {name: value for name, value in set_.items() if name not in ours}
     return SimpleNamespace(set=kept, remove=[name for name in removed if name not in ours])
 
 
 def resume(
-    members: TransactionItems, id_: str, models: Sequence[type[GuardedMixin]]
+    items: TransactionItems, id_: str, models: Sequence[type[GuardedMixin]]
 ) -> tuple[str | None, list[_Planned]]:
     """Rely on all that a suspended transaction had read; return its idempotency key, and its writes to plan again.
 
@@ -135,10 +136,10 @@ def resume(
     """
     if not isinstance(id_, str):
         raise InvalidInput(f"the id of a suspended transaction is a text, not {id_!r:.80}.")
-    if _resumed(members) is not None:
+    if _resumed(items) is not None:
         raise ConfigurationError("a transaction can resume one suspended transaction: use another one for the next.")
-    table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
-    row = members.counter(table, commit.SUSPENDED + id_)
+    table = items.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
+    row = items.counter(table, commit.SUSPENDED + id_)
     if row.is_absent:
         raise table.DoesNotExist(f"no transaction {id_!r:.80} is suspended: it was committed, or has expired.")
     by_table: dict[str, list[type[GuardedMixin]]] = {}
@@ -153,7 +154,7 @@ def resume(
             raise ConfigurationError(
                 f"the suspended transaction {id_!r:.80} has items of {of_table!r}: name their model, {name}."
             )
-        planned += _found(members, of_model, list(group))
+        planned += _found(items, of_model, list(group))
     row.delete(None, checks=True)
     return key, planned
 
@@ -197,12 +198,13 @@ def _model_of(entry: SimpleNamespace) -> tuple[str, str]:
     return entry.table, entry.model
 
 
-def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[SimpleNamespace]) -> Iterator[_Planned]:
-    found = members._find(model, [entry.values for entry in entries])
-    for member, entry in zip(found, entries, strict=True):
-        _check(member, entry.known)
+def _found(items: TransactionItems, model: type[GuardedMixin], entries: list[SimpleNamespace]) -> Iterator[_Planned]:
+    check_model(model)
+    found = items._find(model, [entry.values for entry in entries])
+    for item, entry in zip(found, entries, strict=True):
+        _check(item, entry.known)
         if entry.op is not None:
-            yield member.item, entry.actions
+            yield item.instance, entry.actions
 
 
 def _values(model: type[GuardedMixin], key: Image) -> tuple[Any, Any]:
@@ -211,10 +213,10 @@ def _values(model: type[GuardedMixin], key: Image) -> tuple[Any, Any]:
     return values[0], values[1]
 
 
-def _check(member: TransactionItem, known: Known | None) -> None:
+def _check(item: TransactionItem, known: Known | None) -> None:
     """Rely on an item, and refuse it if it was changed since the transaction was suspended."""
-    is_same = member.before == (known or Known()) and member.is_absent == (known is None)
-    member.before = known or Known()
-    member.check()
+    is_same = item.before == (known or Known()) and item.is_absent == (known is None)
+    item.before = known or Known()
+    item.check()
     if not is_same:
-        raise member.refused(member.stored or None)
+        raise item.refused(item.stored or None)

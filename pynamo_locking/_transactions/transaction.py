@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.transactions import CommitPlan
-    from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.items import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
@@ -77,11 +76,11 @@ def _logging(callback: Callable[[], object], error: BaseException) -> None:
 class Savepoint:
     """A state of a transaction to which it can roll back; `check_open` raises once the transaction has ended."""
 
-    def __init__(self, members: TransactionItems, check_open: Callable[[], None]) -> None:
-        self._members = members
+    def __init__(self, items: TransactionItems, check_open: Callable[[], None]) -> None:
+        self._items = items
         self._check_open = check_open
-        self._saved = {key: member.saved() for key, member in members.by_key.items() if not member.is_unused}
-        self._moved = len(members.undo)
+        self._saved = {key: item.saved() for key, item in items.by_key.items() if not item.is_unused}
+        self._moved = len(items.undo)
 
     def rollback(self) -> None:
         """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
@@ -92,14 +91,14 @@ class Savepoint:
             ConfigurationError: the transaction has ended.
         """
         self._check_open()
-        self._members.undo_from(self._moved)
-        for key, member in list(self._members.by_key.items()):
+        self._items.undo_from(self._moved)
+        for key, item in list(self._items.by_key.items()):
             if key in self._saved:
-                member.restore(self._saved[key])
+                item.restore(self._saved[key])
                 continue
-            member.reset()
-            if member.is_unused:
-                del self._members.by_key[key]
+            item.reset()
+            if item.is_unused:
+                del self._items.by_key[key]
 
 
 _M = TypeVar("_M", bound=GuardedMixin)
@@ -199,7 +198,7 @@ class Transaction:
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         reader = IsolatedReader(self._level, deadline=deadline, priority=priority)
-        self._members = TransactionItems(self.id, table, reader, deadline, self._level.checks_reads)
+        self._items = TransactionItems(self.id, table, reader, deadline, self._level.checks_reads)
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -226,9 +225,9 @@ class Transaction:
         reads a hundred.
         """
         prepare_save(item, "tx.save()")
-        member = self._member_of(item, replaces=True)
-        member.save(kept_condition(item, condition, member=member), checks=add_version_condition)
-        self._count_in_guard(member)
+        planned = self._item_of(item, replaces=True)
+        planned.save(kept_condition(item, condition, member=planned), checks=add_version_condition)
+        self._count_in_guard(planned)
 
     def update(
         self,
@@ -250,17 +249,17 @@ class Transaction:
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, without a
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
-        member = self._member_of(item)
-        member.update(actions, kept_condition(item, condition, actions, member=member), checks=add_version_condition)
-        self._count_in_guard(member)
+        planned = self._item_of(item)
+        planned.update(actions, kept_condition(item, condition, actions, member=planned), checks=add_version_condition)
+        self._count_in_guard(planned)
 
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
         """Delete an item. See `save`; `condition` may be left out. Costs 1 read here if the instance has no version."""
-        member = self._member_of(item)
-        member.delete(condition, checks=add_version_condition)
-        self._count_in_guard(member)
+        planned = self._item_of(item)
+        planned.delete(condition, checks=add_version_condition)
+        self._count_in_guard(planned)
 
     def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
         """Let the commit check that the stored item is the one that was read, without writing it.
@@ -271,15 +270,14 @@ class Transaction:
             item: an instance; for a new instance the commit checks that the item is absent.
             condition: must also be true of the stored item.
         """
-        member = self._member_of(item, is_write=False)
-        member.require(condition)
-        member.check()
+        planned = self._item_of(item, is_write=False)
+        planned.check(condition)
 
     def touch(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
         """Increment an item's version, so that every process that has read it must read it again. See `save`."""
-        self._member_of(item).touch(condition, checks=add_version_condition)
+        self._item_of(item).touch(condition, checks=add_version_condition)
 
     def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
         """Store new rows of a model with intervals, all or none, if nothing overlaps them. See `IntervalMixin`.
@@ -323,7 +321,7 @@ class Transaction:
         self._check_writable()
         placed = made()
         for lock in placed.locks() if pessimistic else ():
-            self._members.hold(lock)
+            self._items.locks.hold(lock)
         placed.stage()
 
     def _check_writable(self) -> None:
@@ -331,15 +329,15 @@ class Transaction:
         if not self._level.may_write:
             raise ConfigurationError("this transaction is read only: use another one to write.")
 
-    def _count_in_guard(self, member: TransactionItem) -> None:
-        if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
-            self._members.count_in_guard(member)
+    def _count_in_guard(self, item: TransactionItem) -> None:
+        if is_guarding(item.model) and (item.is_absent or item.is_deleted or not item.plan.is_checked):
+            self._items.count_in_guard(item)
 
-    def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> TransactionItem:
+    def _item_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> TransactionItem:
         (self._check_writable if is_write else self._check_open)()
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
-        return self._members.of(item, is_write=is_write, replaces=replaces)
+        return self._items.of(item, is_write=is_write, replaces=replaces)
 
     def plan(self) -> CommitPlan:
         """Return how the transaction would be committed now: the path, and what it does with each row.
@@ -354,17 +352,15 @@ class Transaction:
         if self._is_over:
             return self._committing().plan()
         try:
-            self._members.take_values(is_final=False)
+            self._items.take_values(is_final=False)
             return self._committing().plan()
         finally:
-            self._members.forget_values()
+            self._items.forget_values()
 
     def _committing(self) -> CommitRun:
-        try:
-            record_table: RecordTable | None = record_table_of(self._members.table())
-        except ConfigurationError:
-            record_table = None
-        return CommitRun(list(self._members.by_key.values()), replace(self._options, record_table=record_table))
+        table = self._items.table_if_known()
+        record_table = None if table is None else record_table_of(table)
+        return CommitRun(list(self._items.by_key.values()), replace(self._options, record_table=record_table))
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction has ended afterwards, even if this raises.
@@ -395,7 +391,7 @@ class Transaction:
                 self.is_repeated = self._run_commit()
             except BaseException as error:  # also an interrupt, perhaps after the decision
                 self._is_committed = self._commit is not None and self._commit.is_decided
-                self._end(error, told=error)
+                self._end(error, ended_by=error)
                 raise
             self._is_committed = True
             self._end(None)
@@ -404,11 +400,11 @@ class Transaction:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
         if self._was_done:
             return True
-        self._members.warn_of_unsaved()
+        self._items.warn_of_unsaved()
         try:
-            self._members.take_values()
-            self._members.note_locks()  # a write may have been planned in a context that did not hold them
-            self._members.name_in_guards(lambda: self._committing().direct())
+            self._items.take_values()
+            self._items.note_locks()  # a write may have been planned in a context that did not hold them
+            self._items.guards.name_items(lambda: self._committing().direct())
             self._commit = self._committing()
             return self._commit.run()
         except NotUnique as error:
@@ -419,7 +415,7 @@ class Transaction:
     def _check_relied_on(self, error: NotUnique) -> None:
         """Raise if an item is not the one that was read: then a value that was moved seems to be taken."""
         try:
-            CommitRun(self._members.relied_on(), self._options).check_reads()
+            CommitRun(self._items.relied_on(), self._options).check_reads()
         except StaleVersion as stale:
             raise stale from error
         except (LockingError, PynamoDBException) as unknown:
@@ -431,7 +427,7 @@ class Transaction:
             if not self._is_over:
                 self._end(None)
         finally:
-            self._members.give_back()  # what an interrupted end has left
+            self._items.locks.give_back()  # what an interrupted end has left
 
     def suspend(self, *, expires_after: Duration = 86_400.0) -> str:
         """Store what was read and what is to be written, for any process to `resume`, and roll back.
@@ -453,10 +449,10 @@ class Transaction:
         Cost: 1 write, and 1 read for each item that was written without being read.
         """
         self._check_open()
-        if not self._level.may_write or self._members.locks or self._after_commit or self._after_rollback:
+        if not self._level.may_write or self._items.locks.held or self._after_commit or self._after_rollback:
             raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
         id_ = suspension.suspend(
-            self._members, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
+            self._items, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
         )
         self.rollback()
         return id_
@@ -484,12 +480,12 @@ class Transaction:
                 "a read-only transaction cannot resume another one: its commit would delete the row."
             )
         own = self._options.idempotency_key
-        key, planned = suspension.resume(self._members, id, list(models))
+        key, planned = suspension.resume(self._items, id, list(models))
         if key is not None and own not in (None, key):
             raise ConfigurationError(
                 f"the suspended transaction has the idempotency key {key!r:.80}: leave out {own!r:.80}."
             )
-        self._members.undo.append(partial(setattr, self, "_options", self._options))
+        self._items.undo.append(partial(setattr, self, "_options", self._options))
         self._options = replace(self._options, idempotency_key=key or own)
         for item, actions in planned:
             if actions is None:
@@ -497,20 +493,20 @@ class Transaction:
             else:
                 self.update(item, actions)
 
-    def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
+    def _end(self, error: BaseException | None, *, ended_by: BaseException | None = None) -> None:
         self._is_over = True
-        self._members.participation.end()
+        self._items.participation.end()
         try:
             if self.is_repeated or not self._is_committed:
-                self._members.undo_from(0)
-                for member in self._members.by_key.values():
-                    member.mark_stale(is_saved=self.is_repeated)
-            last: list[Callable[[], object]] = [partial(self._tell_end, told), self._members.give_back]
+                self._items.undo_from(0)
+                for item in self._items.by_key.values():
+                    item.mark_stale(is_saved=self.is_repeated)
+            last: list[Callable[[], object]] = [partial(self._tell_end, ended_by), self._items.locks.give_back]
             if not self.is_repeated:
                 last += self._after_commit if self._is_committed else self._after_rollback
             call_all(last, error)
         finally:
-            self._members.give_back()  # after an interrupt of all that
+            self._items.locks.give_back()  # after an interrupt of all that
 
     @to_listeners
     def _tell_end(self, error: BaseException | None) -> None:
@@ -519,7 +515,7 @@ class Transaction:
             "transaction_id": self.id,
             "owner": self._options.owner,
             "lasted_ms": ms_since(self._began_s),
-            "items": len(self._members.by_key),
+            "items": len(self._items.by_key),
             "path": "" if self._commit is None else self._commit.path,
             "consumed_units": None if self._commit is None else event_stream.consumed_units(),
         }
@@ -532,7 +528,7 @@ class Transaction:
     def savepoint(self) -> Savepoint:
         """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""
         self._check_open()
-        return Savepoint(self._members, self._check_open)
+        return Savepoint(self._items, self._check_open)
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed and its locks are released, for example to send a mail.
@@ -661,8 +657,8 @@ class Transaction:
     def _read(self, model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None) -> list[_M | None]:
         self._check_open()
         check_model(model)
-        members = self._members.read_all(model, list(values), wanted)
-        return [None if member.shown_image() is None else cast("_M", member.item) for member in members]
+        items = self._items.read_all(model, list(values), wanted)
+        return [None if item.shown_image() is None else cast("_M", item.instance) for item in items]
 
     def query(
         self,
@@ -706,7 +702,7 @@ class Transaction:
         self._check_open()
         check_model(model)
         check_query(model, self._level, options)
-        return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
+        return self._items.query(model, hash_key, range_key_condition, filter_condition, options)
 
     def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
         """Return the items of a small table as the transaction sees them, in no order, each read as by `get`.
@@ -728,7 +724,7 @@ class Transaction:
         self._check_open()
         check_model(model)
         check_scan(model, self._level, at_most)
-        return self._members.scan(model, filter_condition, at_most)
+        return self._items.scan(model, filter_condition, at_most)
 
 
 # The doors for other folders: all that they use of a transaction behind its public methods.
@@ -736,7 +732,7 @@ class Transaction:
 
 def items_of(transaction: Transaction) -> TransactionItems:
     """Return the items of a transaction."""
-    return transaction._members
+    return transaction._items
 
 
 def idempotency_key_of(transaction: Transaction) -> str | None:
@@ -752,7 +748,7 @@ def is_committed(transaction: Transaction) -> bool:
 def is_done_before(transaction: Transaction, model: type[GuardedMixin]) -> bool:
     """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
     if transaction._options.idempotency_key is not None and not transaction._was_done:
-        table = record_table_of(transaction._members.table(model))
+        table = record_table_of(transaction._items.table(model))
         transaction._was_done = commit.is_done(replace(transaction._options, record_table=table))
     return transaction._was_done
 
@@ -762,9 +758,9 @@ def check_writable(transaction: Transaction) -> None:
     transaction._check_writable()
 
 
-def count_in_guard(transaction: Transaction, member: TransactionItem) -> None:
+def count_in_guard(transaction: Transaction, item: TransactionItem) -> None:
     """Count a new or deleted item in the guard of queries of its hash key, if its model has one."""
-    transaction._count_in_guard(member)
+    transaction._count_in_guard(item)
 
 
 def next_attempt(transaction: Transaction, successor: Transaction) -> Transaction:
@@ -772,5 +768,5 @@ def next_attempt(transaction: Transaction, successor: Transaction) -> Transactio
     options = transaction._options
     earlier = (*options.earlier, transaction.id)
     successor._options = replace(successor._options, priority=options.priority, earlier=earlier)
-    successor._members.reader.priority = options.priority
+    successor._items.reader.priority = options.priority
     return successor

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def validate(
-    members: Sequence[TransactionItem],
+    items: Sequence[TransactionItem],
     resolver: Resolver,
     pulse: Callable[[], None] = lambda: None,
     *,
@@ -52,14 +52,14 @@ def validate(
         ConfigurationError: more than a hundred items were absent.
         StillPending: a live transaction has an intent on one of them.
     """
-    absent = [member for member in members if member.is_absent]
+    absent = [item for item in items if item.is_absent]
     if len(absent) > dynamodb.MOST_ACTIONS:
         raise ConfigurationError(
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
             f"{dynamodb.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
-    ordered = in_order(members)
-    parts = [[ordered[i] for i in chunk] for chunk in chunks([size_of_member(member) for member in ordered])]
+    ordered = in_order(items)
+    parts = [[ordered[i] for i in chunk] for chunk in chunks([size_of_item(item) for item in ordered])]
     while parts:
         pulse()
         left = _Part(parts.pop(0), resolver, is_snapshot=is_snapshot).validate()
@@ -67,22 +67,22 @@ def validate(
             parts.insert(0, left)
 
 
-def in_order(members: Sequence[TransactionItem]) -> list[TransactionItem]:
+def in_order(items: Sequence[TransactionItem]) -> list[TransactionItem]:
     """Return the items in the order in which they are checked: the absent ones first."""
     # R7: an absent item leaves no trace when it comes and goes between two reads.
-    return sorted(members, key=lambda member: not member.is_absent)
+    return sorted(items, key=lambda item: not item.is_absent)
 
 
 class _Part:
     """Items that one read checks: first the absent ones. A snapshot ignores intents whose records are pending."""
 
-    def __init__(self, members: list[TransactionItem], resolver: Resolver, *, is_snapshot: bool) -> None:
-        self._members = members
+    def __init__(self, items: list[TransactionItem], resolver: Resolver, *, is_snapshot: bool) -> None:
+        self._items = items
         self._resolver = resolver
         self._is_snapshot = is_snapshot
-        self._absent = sum(member.is_absent for member in members)
+        self._absent = sum(item.is_absent for item in items)
         self._left: list[TransactionItem] = []
-        self._intents = [_intent_in(member, member.stored) for member in members]
+        self._intents = [_intent_in(item, item.stored) for item in items]
 
     def validate(self) -> list[TransactionItem]:
         """Check the items; return those that were left out to make room for records."""
@@ -94,25 +94,25 @@ class _Part:
         """Read and check the items; return False if the read must be repeated, since intents were in the way."""
         intents = self._intents_to_ignore()
         try:
-            found = read_together(self._members, intents)
+            found = read_together(self._items, intents)
         except TooLarge as error:
             self._halve(error)
             return False
-        count, in_the_way = len(self._members), []
-        tables = [_record_table(self._members, intent) for intent in intents]
+        count, in_the_way = len(self._items), []
+        tables = [_record_table(self._items, intent) for intent in intents]
         of_intents = zip(intents, tables, found[count:], strict=True)
         records = {
             intent.id: transaction_record.record_in(table.row(image), table) for intent, table, image in of_intents
         }
-        for i, (member, image) in enumerate(zip(self._members, found[:count], strict=True)):
-            intent = self._intents[i] = _intent_in(member, image)
+        for i, (item, image) in enumerate(zip(self._items, found[:count], strict=True)):
+            intent = self._intents[i] = _intent_in(item, image)
             is_shown = intent is None or (intent.id in records and shows_committed(records[intent.id]))
-            if not is_shown and member.row is not None and intent is not None:
-                in_the_way.append((member.row, intent))
+            if not is_shown and item.row is not None and intent is not None:
+                in_the_way.append((item.row, intent))
                 continue
             seen = None if intent is not None and intent.is_placeholder else image
-            if not member.holds(seen):
-                raise member.refused(seen)
+            if not item.holds(seen):
+                raise item.refused(seen)
         self._resolver.resolve(*(one for one in in_the_way if one[1].id in records or not self._is_snapshot))
         return not in_the_way
 
@@ -136,18 +136,18 @@ class _Part:
 
     def _halve(self, error: TooLarge) -> None:
         """Leave out half of the items, since intents have made them too large for one read."""
-        half = max(self._absent, len(self._members) // 2)
-        if not 0 < half < len(self._members):
+        half = max(self._absent, len(self._items) // 2)
+        if not 0 < half < len(self._items):
             raise error.error from error
         self._leave_from(half)
 
     def _leave_from(self, i: int) -> None:
-        self._left = self._members[i:] + self._left
-        del self._members[i:], self._intents[i:]
+        self._left = self._items[i:] + self._left
+        del self._items[i:], self._intents[i:]
 
 
-def _intent_in(member: TransactionItem, image: Image | None) -> WriteIntent | None:
-    row = member.row
+def _intent_in(item: TransactionItem, image: Image | None) -> WriteIntent | None:
+    row = item.row
     intent = None if row is None else row.state(image).intent
     if row is not None and intent is not None:
         # It refuses an intent that names another table, before the table is read.
@@ -155,27 +155,27 @@ def _intent_in(member: TransactionItem, image: Image | None) -> WriteIntent | No
     return intent
 
 
-def size_of_member(member: TransactionItem) -> int:
+def size_of_item(item: TransactionItem) -> int:
     """Return the approximate size of an item in bytes."""
-    if member.is_absent:
+    if item.is_absent:
         return 0
-    stored = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
+    stored = item.base if isinstance(item.base, dict) else item.instance.serialize(null_check=False)
     return item_size(stored)
 
 
-def _record_table(members: Sequence[TransactionItem], intent: WriteIntent) -> RecordTable:
+def _record_table(items: Sequence[TransactionItem], intent: WriteIntent) -> RecordTable:
     """Return the table of the record of an intent, which one of the items carries."""
-    rows = (member.row for member in members)
+    rows = (item.row for item in items)
     return transaction_record.declared_record_table(
         next(row for row in rows if row is not None and row.transactions == intent.table), intent
     )
 
 
-def read_together(members: Sequence[TransactionItem], intents: Sequence[WriteIntent] = ()) -> list[Image | None]:
+def read_together(items: Sequence[TransactionItem], intents: Sequence[WriteIntent] = ()) -> list[Image | None]:
     """Return stored items and, behind them, the records of intents, at most a hundred, as they were at one moment."""
-    gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
-    connection = connection_of(members[0].item).connection
-    records = [(_record_table(members, intent), intent.id) for intent in intents]
+    gets = [{"Get": {"TableName": item.table, "Key": item.key}} for item in items]
+    connection = connection_of(items[0].model).connection
+    records = [(_record_table(items, intent), intent.id) for intent in intents]
     gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in records]
     # R5: a plain read may show an item as it was before a decided transaction.
     return transact_get(connection, gets)

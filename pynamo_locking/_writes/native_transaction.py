@@ -70,7 +70,7 @@ class TransactionActions(Work):
     @property
     def size(self) -> int:
         """How many actions the transaction has, at most."""
-        return len(self.by_key) + len(self.separate) + sum(len(claims.rows) for claims in self.claims)
+        return len(self.by_key) + len(self.separate) + sum(len(each.rows) for each in self.unique_rows)
 
     def unguarded(self, writer: Writer) -> list[HeldEntry | ForeignLockCheck]:
         """Return what a writer has to check in rows that the transaction does not check yet."""
@@ -104,14 +104,17 @@ class TransactionActions(Work):
             yield [*held_rows, *self.foreign_checks.values(), *values]
 
     @property
-    def claims(self) -> list[UniqueRows]:
+    def unique_rows(self) -> list[UniqueRows]:
         """What the writes do to the rows of unique values."""
-        writes = [action.write for action in self.by_key.values()]
-        return [write.claims for write in writes if write is not None and write.claims is not None]
+        rows = self.by_key.values()
+        return [row.write.claims for row in rows if row.write is not None and row.write.claims is not None]
 
     def _rows_of_values(self) -> list[RowWrite]:
+        unique_rows = self.unique_rows
+        if not unique_rows:
+            return []
         token = next((writer.token for writer in self._writers.values()), None)
-        planned = [row.plan(TransactWriteError, token) for row in merged(self.claims)]
+        planned = [row.plan(TransactWriteError, token) for row in merged(unique_rows)]
         return [writer.row_write(write) for writer, write in planned]
 
     def guards_row_of(self, own: HeldEntry) -> bool:

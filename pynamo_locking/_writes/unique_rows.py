@@ -100,7 +100,7 @@ def merged(several: Iterable[UniqueRows]) -> list[UniqueRow]:
             if name in claims.released:
                 row.of.append(claims.holder)
             elif row.to is not None and claims.kind is not None:
-                raise _error(value, ItemKey.of(row.to.table, row.to.key), claims.kind, None)
+                raise _error(row, ItemKey.of(row.to.table, row.to.key), claims.kind, None)
             else:
                 row.to = claims.holder
     return list(rows.values())
@@ -227,21 +227,22 @@ def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], c
         return also(TransactionConflict, kind)(
             f"{write.label}, which holds a unique value, has changed; nothing was written, and a retry is safe: "
             f"{cause}",
+            refused_by=write.place,
             cause=cause,
         )
     if holder is None and image is not None:
         return foreign_row_error(f"{write.label} cannot hold a unique value", table, "no holder")
-    return _error(row.value, holder, kind, cause)
+    return _error(row, holder, kind, cause)
 
 
-def _error(
-    value: unique_values.Value, holder: ItemKey | None, kind: type[PynamoDBException], cause: Exception | None
-) -> NotUnique:
+def _error(row: UniqueRow, holder: ItemKey | None, kind: type[PynamoDBException], cause: Exception | None) -> NotUnique:
+    value = row.value
     what = ", ".join(f"{name} {shown!r:.80}" for name, shown in zip(value.fields, value.python(), strict=True))
     return also(NotUnique, kind)(
         f"{what} of {value.model.__name__} belongs to {holder or 'another item'} already; nothing was written.",
         fields=value.fields,
         values=value.python(),
         holder=None if holder is None else dict(holder.values),
+        refused_by=None if row.to is None else (value.model, row.to.key),
         cause=cause,
     )

@@ -216,6 +216,12 @@ class Write(NamedTuple):
         return keys.label_of(type(self.item), key_values_of(self.item))
 
     @property
+    def place(self) -> tuple[type[Model], Image]:
+        """The model of the item, and its key."""
+        model = type(self.item)
+        return model, keys.key_of(model, *key_values_of(self.item))
+
+    @property
     def called(self) -> str:
         """The call, for people; PynamoDB's own messages say "put" for a save."""
         return f"the {'save' if self.operation is SAVE else self.operation.verb} of {self.label}"
@@ -344,6 +350,7 @@ def locked_by(
         holder=holder.owner,
         ticket=holder.ticket,
         stored=stored,
+        refused_by=None if row.model is None else (row.model, row.key),
         cause=cause,
     )
 
@@ -383,6 +390,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     if write.part.is_checked and is_other and getattr(model, "_is_guard", False):
         return also(TransactionConflict, kind)(
             f"{refused}, since other writers have changed rows of the same hash key; a retry is safe. ({cause})",
+            refused_by=write.place,
             cause=cause,
         )
     if write.part.is_checked and is_other:
@@ -391,6 +399,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
             expected=before.version,
             actual=seen.version,
             stored=stored,
+            refused_by=write.place,
             cause=cause,
         )
     why = "its condition was not met."
@@ -398,7 +407,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
         why = flaw
     elif write.claims is not None and not write.claims.is_of(image):
         why = "this instance was not read with the unique values of the stored item: refresh() it first."
-    return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, cause=cause)
+    return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, refused_by=write.place, cause=cause)
 
 
 def _why_stale(model: type[Model], expected: int | None, actual: int | None, image: Image | None) -> str:
@@ -433,17 +442,16 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
 @to_listeners
 def write_failed(write: Write, error: Exception) -> None:
     """Report a conflict of a single write, or its unknown outcome."""
-    model, item = type(write.item), write.item
-    about = {
-        "table": connection_of(item).table_name,
-        "model": model,
-        "name": keys.name_of(model, keys.key_of(model, *key_values_of(item))),
-        "operation": write.operation.verb,
-    }
-    _refusal(about, error)
+    _refusal({**_named(*write.place), "operation": write.operation.verb}, error)
+
+
+def _named(model: type[Model], key: Image) -> dict[str, Any]:
+    return {"table": connection_of(model).table_name, "model": model, "name": keys.name_of(model, key)}
 
 
 @to_listeners
 def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
-    """Report the same of a transaction, given the table of its first item."""
-    _refusal({"table": table, "model": None, "name": transaction_id, "operation": "transaction"}, error)
+    """Report the same of a transaction: about the item that has refused it; else with the table of its first item."""
+    refused_by = error.refused_by if isinstance(error, Conflict) else None
+    about = {"table": table, "model": None, "name": transaction_id} if refused_by is None else _named(*refused_by)
+    _refusal({**about, "transaction_id": transaction_id, "operation": "transaction"}, error)

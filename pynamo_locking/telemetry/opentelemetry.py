@@ -235,7 +235,7 @@ class _Telemetry:
         about = {**_place_of(event), "error.type": event.error, **_facts(event, "operation")}
         is_in_doubt = isinstance(event, events.WriteInDoubt)
         (self._instruments.in_doubt if is_in_doubt else self._instruments.conflicts).add(1, about)
-        _note(event, {**about, **_facts(event, "name")})
+        _note(event, {**about, **_facts(event, "name", "transaction_id")})
 
     def _ended(self, event: events.TransactionEnded) -> None:
         is_committed = isinstance(event, events.TransactionCommitted)

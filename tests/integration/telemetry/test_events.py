@@ -551,6 +551,7 @@ def test_a_stale_version(heard: Heard) -> None:
         "holder": None,
         "holder_ticket": None,
         "reason": None,
+        "transaction_id": None,
     }
 
 
@@ -587,7 +588,7 @@ def test_a_write_in_doubt(heard: Heard) -> None:
 
 
 def test_a_native_transaction_is_refused(heard: Heard) -> None:
-    """One event for the whole of it, with its token as the name."""
+    """One event for the whole of it, about the item that has refused it, with its token as the id."""
     stale = Document.get("f", 1)
     Document.get("f", 1).save()
     with (
@@ -598,8 +599,13 @@ def test_a_native_transaction_is_refused(heard: Heard) -> None:
     ):
         transact.save(stale)
     refused = heard.only(WriteRefused)
-    assert (refused.operation, refused.error, refused.name) == ("transaction", "StaleVersion", "token-of-mine")
-    assert (refused.table, refused.model) == (Document.Meta.table_name, None)
+    assert (refused.operation, refused.error, refused.name) == (
+        "transaction",
+        "StaleVersion",
+        Document.locked("f", 1).name,
+    )
+    assert (refused.table, refused.model) == (Document.Meta.table_name, Document)
+    assert refused.transaction_id == "token-of-mine"
 
 
 def test_a_lost_lock_is_no_conflict(heard: Heard) -> None:
@@ -643,20 +649,37 @@ def test_a_commit_under_a_key_that_is_known(heard: Heard) -> None:
     assert [event.is_repeated for event in heard.all(TransactionCommitted)] == [False, True]
 
 
+@pytest.mark.parametrize("interfere", ["save", "delete"])
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_a_commit_that_is_refused(heard: Heard, monkeypatch: Any, count: int) -> None:
-    """On each path one conflict, and that the transaction has ended without a commit."""
+def test_a_commit_that_is_refused(heard: Heard, monkeypatch: Any, count: int, interfere: str) -> None:
+    """On each path one conflict, with the item that has refused, and that the transaction has ended uncommitted."""
     make_long_from(monkeypatch)
     for i in range(count):
         Purse(f"p{i}").save()
     heard.events.clear()
+    last = f"p{count - 1}"
     with pytest.raises(StaleVersion), transaction() as tx:
         for i in range(count):
             tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1)])
-        in_thread(lambda: Purse.get("p0").save())
-    assert heard.only(WriteRefused).error == "StaleVersion"
+        in_thread(getattr(Purse.get(last), interfere))
+    refused = heard.only(WriteRefused)
+    assert (refused.error, refused.model, refused.table) == ("StaleVersion", Purse, Purse.Meta.table_name)
+    assert refused.name == Purse.locked(last).name
+    assert refused.transaction_id == (None if count == 1 else tx.id)
     rolled_back = heard.only(TransactionRolledBack)
     assert (rolled_back.transaction_id, rolled_back.error, rolled_back.items) == (tx.id, "StaleVersion", count)
+
+
+def test_a_commit_whose_reads_have_changed(heard: Heard) -> None:
+    """The conflict names the item that was only read."""
+    Purse("read").save()
+    heard.events.clear()
+    with pytest.raises(StaleVersion), transaction(read_only=True) as tx:
+        tx.get(Purse, "read")
+        tx.get_or_none(Purse, "absent")
+        in_thread(Purse.get("read").save)
+    refused = heard.only(WriteRefused)
+    assert (refused.model, refused.name, refused.transaction_id) == (Purse, Purse.locked("read").name, tx.id)
 
 
 def test_a_rollback(heard: Heard) -> None:

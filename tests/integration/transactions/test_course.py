@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +24,7 @@ from tests.support.transaction_models import (
     purses,
     stored,
 )
-from tests.support.wire import count_requests
+from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -408,3 +408,34 @@ def test_a_lock_that_is_lost_without_a_write_does_not_undo_a_commit() -> None:
         [holder] = Purse.lock_state("p0").holders
         Purse.break_lock("p0", ticket=holder.ticket)
     assert balance("p1") == 101
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_lock_whose_release_is_refused_does_not_undo_a_commit(
+    caplog: pytest.LogCaptureFixture, *, is_async: bool
+) -> None:
+    """The caller gets the result of what was committed, callbacks run, and a warning says that the lock stays."""
+    purses(2)
+    called = list[str]()
+
+    @transactional()
+    def add(tx: Transaction) -> str:
+        tx.after_commit(lambda: called.append("after"))
+        tx.get(Purse, "p0", for_update=True)
+        tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
+        stack.enter_context(on("UpdateItem").answer("ExpiredTokenException", always=True))
+        return "added"
+
+    @atransactional()
+    async def aadd(tx: AsyncTransaction) -> str:
+        tx.after_commit(lambda: called.append("after"))
+        await tx.get(Purse, "p0", for_update=True)
+        await tx.update(await tx.get(Purse, "p1"), [Purse.balance.add(1)])
+        stack.enter_context(on("UpdateItem").answer("ExpiredTokenException", always=True))
+        return "added"
+
+    with ExitStack() as stack:
+        assert (asyncio.run(aadd()) if is_async else add()) == "added"
+    assert (balance("p1"), called) == (101, ["after"])
+    [warning] = [each.message for each in caplog.records if "is left to expire" in each.message]
+    assert "p0" in warning

@@ -236,6 +236,25 @@ def test_touch_of_an_absent_item(cheap: Engine, path: str) -> None:
     assert stored(Purse, "absent") is None
 
 
+@pytest.mark.parametrize("way", ["check", "touch"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_check_after_a_write_adds_its_condition(path: str, name: str, way: str) -> None:
+    """The condition of `check`, or of `touch`, counts as well if the transaction writes the item already."""
+    prepare("refused", exists=True)
+    prepare("written", exists=True)
+    with pytest.raises(Conflict), transaction() as tx:
+        item = apply(tx, "refused", (name,))
+        getattr(tx, way)(item, Purse.note == "another")
+        add_fillers(tx, path)
+    with transaction() as tx:
+        item = apply(tx, "written", (name,))
+        getattr(tx, way)(item, Purse.note == "old")
+        add_fillers(tx, path)
+    assert values("refused") == {"balance": {"N": "100"}, "note": {"S": "old"}, "tags": ["a", "b"]}
+    apply(InOrder(), "refused", (name,))
+    assert values("refused") == values("written")
+
+
 def test_only_one_of_two_copies_can_be_written() -> None:
     """Another copy of the same version is taken instead; one of another version is refused at once."""
     purses(1)

@@ -334,7 +334,7 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
         tx.get(Purse, f"r{i}")
     for i in range(5):
         tx.save(Purse(f"n{i}"))
-    own, original, missing = tx._members.locks[0]._handle.entry, Connection.dispatch, list[int]()
+    own, original, missing = tx._items.locks.held[0]._handle.entry, Connection.dispatch, list[int]()
     assert own is not None
 
     def answer(send: Send, operation: str, kwargs: Any) -> Any:

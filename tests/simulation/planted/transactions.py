@@ -24,8 +24,12 @@ _SUSPENDED = Search(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE
 _READS = Plan("locked reads", parties=3, processes=3)
 _PAUSED_READS = _READS.but(rounds=2, faults={Fault.PAUSE_BEFORE: 1})
 
-_BEGIN: Final = "            transaction_record.begin(self._record_table, self._record)\n"
+_BEGIN: Final = "            self._lease.begin()\n"
 _DECIDE: Final = "            self._decide()\n"
+_END: Final = "            self._end_after(error)\n"
+_GIVE_UP: Final = """            if isinstance(error, OutcomeUnknown):
+                raise self._given_up(error) from error
+"""
 _ABORT: Final = """transaction_record.abort(
                 record_table, record.id, reason, heartbeats=record.heartbeats if reason == "expired" else None
             )"""
@@ -75,14 +79,14 @@ RULES: Final = (
     bug(
         "r7 absence is checked last: An item that was absent may have come and gone in between.",
         Search(_EITHER, "Together", limit=1000),
-        Change("_transactions/validation.py", "member: not member.is_absent", "member: member.is_absent"),
+        Change("_transactions/validation.py", "item: not item.is_absent", "item: item.is_absent"),
     ),
     bug(
         "r8 placeholders after the decision: A late copy of a plain write makes one once more.",
         Search(_RESURRECTION, "Together", "NothingLeft", limit=1000),
         Change(
             "_transactions/prepare.py",
-            "        send(_IntentWork(self, new, _PendingRecordRow(self._record_table, self._record.id)))\n",
+            "        send(_IntentWork(self, new, _PendingRecordRow(self._lease.table, self._lease.record.id)))\n",
             "        for one in new:\n            send(_IntentWork(self, [one]))\n",
         ),
     ),
@@ -92,7 +96,7 @@ RULES: Final = (
         Change(
             "_transactions/commit.py",
             _FINISH,
-            f"            transaction_record.finish(self._record_table, self._record.id)\n{_FINISH}",
+            f"            transaction_record.finish(self._table, self._id)\n{_FINISH}",
         ),
     ),
     bug(
@@ -107,7 +111,7 @@ RULES: Final = (
     bug(
         "r11 silence is taken for failure: No answer to the decision is told as a failure.",
         Search(_LONG.but(faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}), "Truth", limit=600, first_seed=128),
-        Change("_transactions/commit.py", "if not self", "if isinstance(error, OutcomeUnknown) or not self"),
+        Change("_transactions/commit.py", _END, _GIVE_UP + _END),
     ),
     bug(
         "r11 another token for each attempt: A native transaction is not known again.",
@@ -121,7 +125,7 @@ RULES: Final = (
             "_transactions/validation.py",
             _READ_TOGETHER,
             "headers = [transaction_record.image_of(*record) for record in records]\n"
-            "    return [*transact_get(connection, gets[: len(members)]), *headers]",
+            "    return [*transact_get(connection, gets[: len(items)]), *headers]",
         ),
     ),
     bug(
@@ -149,7 +153,7 @@ LEFT: Final = (
         Change(
             "_transactions/commit.py",
             _DROP,
-            f"            transaction_record.clean(self._record_table, self._record.id, is_certain=True)\n{_DROP}",
+            f"            transaction_record.clean(self._table, self._id, is_certain=True)\n{_DROP}",
         ),
     ),
     bug(
@@ -162,14 +166,14 @@ LEFT: Final = (
         _SUSPENDED,
         Change(
             "_transactions/suspension.py",
-            "    member.before = known or Known()\n    member.check()\n    if not is_same:",
-            "    member.check()\n    if False:",
+            "    item.before = known or Known()\n    item.check()\n    if not is_same:",
+            "    item.check()\n    if False:",
         ),
     ),
     bug(
         "only writes are suspended: The row has what is to be written, and forgets what was only read: write skew.",
         _SUSPENDED,
-        Change("_transactions/suspension.py", "return member.is_read or (", "return ("),
+        Change("_transactions/suspension.py", "return item.is_read or (", "return ("),
     ),
 )
 
@@ -182,7 +186,7 @@ LOCKED_READS: Final = (
     bug(
         "for share is not checked: The commit trusts the shared lock, which a reader that stood still has lost.",
         Search(_PAUSED_READS, "OneOrder", "Serializable", limit=200),
-        Change("_transactions/items.py", "or member.identity in self._checked:", "or False:"),
+        Change("_transactions/items.py", "or item.identity in self._checked:", "or False:"),
     ),
     bug(
         "each creator locks a name of its own: The lock of an absent item keeps out no other creator.",

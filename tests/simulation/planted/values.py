@@ -81,7 +81,7 @@ INTERVALS: Final = (
     bug(
         "staged items not seen: A transaction does not see the items that it has inserted itself.",
         Search(_IN_TRANSACTIONS, "Disjoint"),
-        Change(_STAGED, "{member.identity: member.after for member in self._written()}", "{}"),
+        Change(_STAGED, "{member.identity: member.plan.after for member in self._written()}", "{}"),
     ),
     bug(
         "earlier calls not named: The guard names the items of the last call of a transaction alone.",
@@ -101,14 +101,16 @@ QUERIES: Final = (
         _LIMITED,
         Change(
             _ITEMS,
-            "guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)",
+            "guard.touch(_is_counter(guard) if guard.plan.write is None else None, checks=False, creates=True)",
             "pass",
         ),
     ),
     bug(
         "named items not settled: What the guard of a query names is taken to be in its place.",
         _LIMITED,
-        Change(_ITEMS, "settle(model, [key | hash_key for keys in new.values() for key in keys])", "pass"),
+        Change(
+            _ITEMS, "batch_requests.settle(model, [key | hash_key for keys in new.values() for key in keys])", "pass"
+        ),
     ),
 )
 
@@ -151,7 +153,7 @@ UNIQUE: Final = (
     bug(
         "rows not in the transaction: A transaction writes its items alone.",
         _TOGETHER,
-        Change(_ITEMS, "rows = merged(claims)", "rows = merged([])"),
+        Change(_ITEMS, "for item in list(self.by_key.values()) if (its", "for item in () if (its"),
     ),
     bug(
         "swapped rows not joined: Of two items that want to change one row, the second one is forgotten.",

@@ -33,7 +33,7 @@ class LockedReads(Workload):
             with Transaction(lease=LEASE_S, workers=1, wait=100, isolation=isolation) as tx:
                 for key in sorted(shares + reads + writes):
                     card = tx.get_or_none(Card, key, for_share=key in shares, for_update=key in writes)
-                    done.tickets = {self.row(lock): lock.ticket for lock in tx._members.locks}
+                    done.tickets = {self.row(lock): lock.ticket for lock in tx._items.locks.held}
                     seen[place(Card, key)] = [] if card is None else list(card.log)
                     if key in writes:
                         card = card or Card(key)

@@ -97,7 +97,7 @@ class RetriedTransactions(Transacting):
 
             @transactional(attempts=3, lease=LEASE_S, workers=1, wait=100)
             def append_to_all(tx: Transaction) -> None:
-                done.tickets = {self.row(lock): lock.ticket for lock in tx._members.locks}
+                done.tickets = {self.row(lock): lock.ticket for lock in tx._items.locks.held}
                 for key in writes:
                     coin = tx.get(Coin, key)
                     seen[place(Coin, key)] = list(coin.log)

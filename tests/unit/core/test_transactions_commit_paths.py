@@ -11,7 +11,7 @@ from pynamo_locking._core.transactions import (
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,
-    MemberFacts,
+    ItemFacts,
     choose_path,
     keys_in_rows,
     placeholders,
@@ -19,16 +19,16 @@ from pynamo_locking._core.transactions import (
 from tests.unit.helpers import steady
 
 
-def writes(count: int, **facts: object) -> list[MemberFacts]:
-    return [MemberFacts(is_write=True, **{"size": 100, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+def writes(count: int, **facts: object) -> list[ItemFacts]:
+    return [ItemFacts(is_write=True, **{"size": 100, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
-def reads(count: int, **facts: object) -> list[MemberFacts]:
-    return [MemberFacts(is_write=False, **{"size": 100, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+def reads(count: int, **facts: object) -> list[ItemFacts]:
+    return [ItemFacts(is_write=False, **{"size": 100, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("members", "extra", "path"),
+    ("items", "extra", "path"),
     [
         ([], 0, CommitPath.NOTHING),
         ([], 1, CommitPath.NATIVE),
@@ -45,14 +45,14 @@ def reads(count: int, **facts: object) -> list[MemberFacts]:
         (writes(12, size=390_000), 0, CommitPath.LONG),
     ],
 )
-def test_path(members: list[MemberFacts], extra: int, path: CommitPath) -> None:
+def test_path(items: list[ItemFacts], extra: int, path: CommitPath) -> None:
     """The cheapest path that can hold it is taken."""
-    assert choose_path(members, extra=extra).path is path
+    assert choose_path(items, extra=extra).path is path
 
 
 MEMBERS = st.lists(
     st.builds(
-        MemberFacts,
+        ItemFacts,
         is_write=st.booleans(),
         is_absent=st.booleans(),
         can_have_intent=st.just(True),
@@ -65,24 +65,24 @@ MEMBERS = st.lists(
 
 @steady
 @given(MEMBERS, st.integers(0, 3))
-def test_every_plan_does_everything_once_within_the_limits(members: list[MemberFacts], extra: int) -> None:
+def test_every_plan_does_everything_once_within_the_limits(items: list[ItemFacts], extra: int) -> None:
     """Each write is direct or staged, each read checked or validated, and the decision fits into one transaction."""
-    plan = choose_path(members, extra=extra)
+    plan = choose_path(items, extra=extra)
     if plan.path is CommitPath.NOTHING:
-        assert members == []
+        assert items == []
         return
     written = sorted((*plan.direct, *plan.staged))
     read = sorted((*plan.checked, *plan.validated))
-    assert written == [i for i, member in enumerate(members) if member.is_write]
-    assert read == [i for i, member in enumerate(members) if not member.is_write]
+    assert written == [i for i, item in enumerate(items) if item.is_write]
+    assert read == [i for i, item in enumerate(items) if not item.is_write]
     if plan.path is CommitPath.LONG:
         assert 1 + extra + len(plan.direct) + len(plan.checked) <= MOST_ACTIONS
-        assert sum(members[i].size for i in plan.direct) <= MOST_BYTES
+        assert sum(items[i].size for i in plan.direct) <= MOST_BYTES
         assert set(plan.with_intents) >= set(plan.staged)
         # Reads that are validated before the decision need every written item to be marked first.
         assert not plan.validated or set(plan.with_intents) == set(written)
     elif plan.path is CommitPath.NATIVE:
-        assert len(members) + extra <= MOST_ACTIONS
+        assert len(items) + extra <= MOST_ACTIONS
         assert plan.staged == plan.validated == ()
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_marked_is_direct() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "why"),
+    ("items", "why"),
     [
         (writes(100, can_have_intent=False) + writes(1), "100 of 101 items .* has room for 99"),
         (writes(99, can_have_intent=False, size=50_000) + writes(2), "4,950,000 bytes together"),
@@ -106,10 +106,10 @@ def test_what_cannot_be_marked_is_direct() -> None:
     ],
     ids=["too many", "too large", "beside too many reads"],
 )
-def test_what_cannot_be_staged_is_refused(members: list[MemberFacts], why: str) -> None:
+def test_what_cannot_be_staged_is_refused(items: list[ItemFacts], why: str) -> None:
     """A transaction in which an item must be staged that cannot be is refused, by its count or by its size."""
     with pytest.raises(CannotBeStaged, match=why):
-        choose_path(members)
+        choose_path(items)
 
 
 def test_the_decision_writes_what_others_may_want() -> None:
