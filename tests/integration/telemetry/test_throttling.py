@@ -16,8 +16,7 @@ from pynamodb.exceptions import PutError, PynamoDBException, VerboseClientError
 from pynamodb.signals import post_dynamodb_send
 
 from pynamo_locking import TransactWrite, events, transaction
-from pynamo_locking._io import runtime
-from pynamo_locking._transactions import commit as commit_module
+from pynamo_locking._io import runtime, transaction_record
 from pynamo_locking.events import Throttled
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.telemetry import logs
@@ -278,7 +277,7 @@ def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: p
     struck: set[str] = set()
     written = "PutItem", "UpdateItem", "TransactWriteItems"
     monkeypatch.setattr(runtime.Runtime, "mutex", lambda _: Counted())
-    monkeypatch.setattr(commit_module, "next_renewal", lambda *_: 0.0)
+    monkeypatch.setattr(transaction_record, "next_renewal", lambda *_: 0.0)
     make_long_from(monkeypatch, 2)
     with (
         events.subscribe(lambda event: told.append((event.operation, getattr(mine, "held", 0))), Throttled),
