@@ -284,7 +284,7 @@ def test_a_second_interrupt_does_not_stop_the_removal(models, monkeypatch):
         patch.setattr(lock_requests, "release", interrupted)
         patch.setattr(wakeups.Mailbox, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
-            workers.Plain.locked("a").acquire()
+            workers.Plain.locked("a", shared=True).acquire()  # it has an entry of its own
         until(lambda: not release._unfinished, "the thread that removes the entry")
         assert len(workers.Plain.lock_state("a").entries) == 1
     none_left((workers.Plain, "a"))("the second interrupt")
