@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 import pynamo_locking
 from pynamo_locking import LockSettings, locked_all, transaction
-from pynamo_locking._io import client, wakeups
+from pynamo_locking._io import client, lock_requests, wakeups
 from pynamo_locking._locks import heartbeat, local_queue, release
 from pynamo_locking.exceptions import TransactionAborted
 from pynamo_locking.testing import VirtualClock
@@ -270,21 +270,21 @@ def test_an_interrupted_transaction_leaves_no_entry(models, run):
 
 def test_a_second_interrupt_does_not_stop_the_removal(models, monkeypatch):
     """Ctrl-C again, while the entry is removed because of the first one: a thread goes on."""
-    original, second = release._remove, iter([KeyboardInterrupt()])
+    original, second = lock_requests.release, iter([KeyboardInterrupt()])
 
-    def interrupted(row: Any, entry_id: str) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
         for interrupt in second:
             raise interrupt
-        original(row, entry_id)
+        return original(*args, **kwargs)
 
     def wait(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with parties.held_elsewhere(workers.Plain.locked("a")), monkeypatch.context() as patch:
-        patch.setattr(release, "_remove", interrupted)
+        patch.setattr(lock_requests, "release", interrupted)
         patch.setattr(wakeups.Mailbox, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
-            workers.Plain.locked("a").acquire()
+            workers.Plain.locked("a", shared=True).acquire()  # it has an entry of its own
         until(lambda: not release._unfinished, "the thread that removes the entry")
         assert len(workers.Plain.lock_state("a").entries) == 1
     none_left((workers.Plain, "a"))("the second interrupt")
