@@ -132,8 +132,8 @@ class LockHandle(Generic[M]):
 
     def acquire(self, wait: Duration | None) -> None:
         options, before = self._options_for(wait), None
+        self._begin()
         try:
-            self._begin()
             try:
                 before = self._before(is_awaited=False)
                 held = self._take_again(before)
@@ -142,21 +142,17 @@ class LockHandle(Generic[M]):
                 elif not held.remaining:
                     held_lock.renew(held)
                 self._note_take(held, is_awaited=False)
-            except BaseException:
-                self._undo(before)
-                before = None
-                raise
             finally:
                 self._acquiring.release()
-        except BaseException:  # an interrupt that came after all that
+        except BaseException:  # also an interrupt that comes when all is done
             self._undo(before)
             raise
 
     async def aacquire(self, wait: Duration | None) -> None:
         """As `acquire`, but make requests in threads."""
         options, before = self._options_for(wait), None
+        self._begin()
         try:
-            self._begin()
             try:
                 before = self._before(is_awaited=True)
                 held = self._take_again(before)
@@ -165,13 +161,9 @@ class LockHandle(Generic[M]):
                 elif not held.remaining:
                     await concurrency.to_the_end(partial(held_lock.renew, held))
                 self._note_take(held, is_awaited=True)
-            except BaseException:
-                self._undo(before)
-                before = None
-                raise
             finally:
                 self._acquiring.release()
-        except BaseException:
+        except BaseException:  # also an interrupt that comes when all is done
             self._undo(before)
             raise
 
@@ -293,87 +285,71 @@ class LockHandle(Generic[M]):
 
     def _give_back(self) -> None:
         held = self.held_entry()
-        takes, depth, is_last = self.depth - 1, held.depth - 1, False
+        self.depth, held.depth = self.depth - 1, held.depth - 1  # together: no interrupt comes between
+        if held.depth:
+            return
         try:
-            self.depth = takes
-            is_last = held.give_back()
-            if is_last:
-                held_lock.remove_from_context(held)
-                if not held.possession.is_over:
-                    held.release()
+            held_lock.remove_from_context(held)
+            if not held.possession.is_over:
+                held.release()
         except LockingError:
             raise
-        except BaseException:  # an interrupt, which may have come before anything was done
-            self.depth, held.depth = takes, depth
-            if depth == 0:
-                held.leave_behind()
+        except BaseException:  # an interrupt, which may have come before anything was sent
+            held.leave_behind()
             raise
-        finally:
-            if is_last:  # no caller can release it any more, so nothing may renew it
-                held.end(is_confirmed=False)
-                held.shared = None  # it knows the entry
+        finally:  # no caller can release it any more, so nothing may renew it
+            held.end(is_confirmed=False)
+            held.shared = None  # it knows the entry
 
-    # Blocks
+    # Blocks. An interrupt at the beginning or end of one may leave it open: the finalizer closes it.
 
     def begin_block(self, wait: Duration | None = None) -> None:
-        takes = self.depth
+        self._blocks += 1
         try:
-            self._blocks += 1
             self.acquire(wait)
-        except BaseException as error:
+        except Exception:
             self._blocks -= 1
-            self._leave_above(takes, error)
             raise
 
-    def end_block(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
-        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
-        takes = self.depth - 1
+    def end_block(self, error: BaseException | None = None) -> None:
+        """Release the lock at the end of a block, which ended with that error."""
         try:
             self._give_back_after(error)
-        except BaseException as failure:
-            self._leave_above(takes, failure)
+        except Exception:
+            self._blocks -= 1
             raise
-        finally:
-            self._blocks -= blocks
+        self._blocks -= 1
+
+    def release(self) -> None:
+        """Release one acquisition without a block: from here on it is a block that ends."""
+        self._blocks += 1
+        self.end_block()
 
     async def abegin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
             await self.aacquire(wait)
-        except BaseException:
+        except (Exception, concurrency.cancelled()):
             self._blocks -= 1
             raise
 
     async def aend_block(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
         """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
-        held, is_last, left = self.entry, False, [leave]
-
-        def leave_once() -> None:
-            while left:
-                left.pop()()
-
+        held = self.held_entry()
+        is_last = self.is_outermost
         try:
-            held = self.held_entry()
-            is_last = self.is_outermost
-            if isinstance(error, GeneratorExit) and not acquire.can_wait(held):
-                if not held.possession.is_over:
-                    acquire.release_later(leave, held)
-            else:
-                await concurrency.to_the_end(leave_once)
-        except (Exception, concurrency.cancelled()):
-            raise
-        except BaseException:  # an interrupt, perhaps before a thread has begun
-            if left:
-                acquire.release_later(leave_once, held)
-            raise
+            if not isinstance(error, GeneratorExit) or acquire.can_wait(held):
+                await concurrency.to_the_end(leave)
+            elif not held.possession.is_over:
+                acquire.release_later(leave, held)
         finally:
-            if held is not None and is_last:
+            if is_last:
                 held_lock.remove_from_context(held)
 
-    def _leave_above(self, takes: int, error: BaseException) -> None:
-        """Release what an interrupt has kept from being released: more than so many acquisitions."""
-        if self.depth > max(takes, 0):
-            self._give_back_after(error)
+    async def arelease(self) -> None:
+        if self.depth:
+            self._blocks += 1
+        await self.aend_block(self.end_block)
 
     def _give_back_after(self, error: BaseException | None) -> None:
         try:
@@ -574,7 +550,7 @@ class Lock(Generic[M]):
         """
         if self._handle.depth and self._handle.is_awaited:
             raise self._handle.must_await("release")
-        self._handle.end_block(blocks=0)
+        self._handle.release()
 
     async def arelease(self) -> None:
         """Release the lock, which was acquired with `aacquire`, as `release` does.
@@ -589,7 +565,7 @@ class Lock(Generic[M]):
                 f"the lock {self._handle.target.row.label} was acquired {self._handle.way}: release it with "
                 f"`lock.release()`."
             )
-        await self._handle.aend_block(partial(self._handle.end_block, blocks=0))
+        await self._handle.arelease()
 
     def __enter__(self) -> Self:
         self._handle.begin_block()
