@@ -137,17 +137,18 @@ class Attachment(Acquisition):
     def _enter(self) -> Steps[Image]:
         token, before, attempt = self._token, self._token.id, 0
         while True:
+            move = partial(lock_requests.move, self._row, before, token.ticket, token_id=token.id)
             try:
-                image = self._attempt(partial(lock_requests.move, self._row, before, token.ticket, self._new, token.id))
+                image = self._attempt(move)
             except Unavailable as error:
-                yield from self._not_answered(error, attempt)
+                yield self._back_off(attempt, error)
                 attempt += 1
                 continue
-            self._see(self._state_in(image))
+            self._note_state(self._row.state(image))
             found = self._with_ticket()
             if image is None or found is None or found.token_id != token.id:
                 raise self._loss()
-            if found.id == self._new.id:
+            if found.id == self._entry.new.id:
                 return image
             before = found.id  # of another process that has attached it
             self._leave_for_now()
@@ -161,18 +162,18 @@ class Attachment(Acquisition):
         raise error
 
     @override
-    def _wait_for_turn(self, image: Image | None) -> Steps[HeldEntry | None]:
-        held = yield from super()._wait_for_turn(image)
-        if held is None and self._forks == runtime.forks:
-            raise self._loss()
-        return held
-
-    @override
-    def _grant(self, image: Image) -> Steps[HeldEntry | None]:
-        held = yield from super()._grant(image)
+    def _grant(self, image: Image, entry: QueueEntry) -> Steps[HeldEntry | None]:
+        held = yield from super()._grant(image, entry)
         if held is not None:
             held.stays = True  # for whoever attaches the token next, until this caller has the lock
         return held
+
+    @override
+    def _start_over(self) -> None:
+        """Only a restored process, whose copies wait with the same entry, attaches the token once more."""
+        if self._forks == runtime.forks:
+            raise self._loss()
+        super()._start_over()
 
     @override
     def _leave(self) -> None:

@@ -130,37 +130,42 @@ class LockHandle(Generic[M]):
 
     # Acquiring
 
-    def acquire(self, wait: Duration | None) -> None:
+    def acquire(self, wait: Duration | None) -> bool:
+        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt."""
         options, before = self._options_for(wait), None
         self._begin()
         try:
             try:
                 before = self._before(is_awaited=False)
-                held = self._take_again(before)
+                held = self._reenter(before)
                 if held is None:
-                    held = self._take(options)
+                    held = self._acquire_new(options)
                 elif not held.remaining:
                     held_lock.renew(held)
-                self._note_take(held, is_awaited=False)
+                if held is not None:
+                    self._count(held, is_awaited=False)
+                return held is not None
             finally:
                 self._acquiring.release()
         except BaseException:  # also an interrupt that comes when all is done
             self._undo(before)
             raise
 
-    async def aacquire(self, wait: Duration | None) -> None:
+    async def aacquire(self, wait: Duration | None) -> bool:
         """As `acquire`, but make requests in threads."""
         options, before = self._options_for(wait), None
         self._begin()
         try:
             try:
                 before = self._before(is_awaited=True)
-                held = self._take_again(before)
+                held = self._reenter(before)
                 if held is None:
-                    held = await self._atake(options)
+                    held = await self._aacquire_new(options)
                 elif not held.remaining:
                     await concurrency.to_the_end(partial(held_lock.renew, held))
-                self._note_take(held, is_awaited=True)
+                if held is not None:
+                    self._count(held, is_awaited=True)
+                return held is not None
             finally:
                 self._acquiring.release()
         except BaseException:  # also an interrupt that comes when all is done
@@ -188,7 +193,7 @@ class LockHandle(Generic[M]):
         self._attempt = None
         return self.depth, held, 0 if held is None else held.depth
 
-    def _take_again(self, before: Before) -> HeldEntry | None:
+    def _reenter(self, before: Before) -> HeldEntry | None:
         """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
         held = before[1]
         if held is None or (held.possession.is_copied and not self.depth):
@@ -210,28 +215,30 @@ class LockHandle(Generic[M]):
         row, token = self.target.row, options.token
         return Acquisition(row, options) if token is None else Attachment(row, options, token)
 
-    def _take(self, options: LockOptions) -> HeldEntry:
+    def _acquire_new(self, options: LockOptions) -> HeldEntry | None:
         attempt = self._attempt = self._attempt_with(options)
         if self._is_cut_short:
             attempt.cut_short()
         with self._reported(options):
-            return self._hold(attempt.run())
+            held = concurrency.run_steps(attempt.steps())
+            return None if held is None else self._begin_hold(held)
 
-    async def _atake(self, options: LockOptions) -> HeldEntry:
+    async def _aacquire_new(self, options: LockOptions) -> HeldEntry | None:
         await concurrency.begin_in_turn()
         party = runtime.current.party()
         attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
-            held = await acquire.acquire_in_task(attempt.steps(), self._hold)
-        held.party = party  # not the thread of the last request
-        held_lock.add_to_context(held)
+            held = await acquire.acquire_in_task(attempt.steps(), self._begin_hold)
+        if held is not None:
+            held.party = party  # not the thread of the last request
+            held_lock.add_to_context(held)
         return held
 
     def _reported(self, options: LockOptions) -> AbstractContextManager[Any]:
         """Count the requests of an attempt, and report if it times out."""
         return event_stream.scope(keeps=False, on_error=partial(lock_events.timed_out, self.target.row, options))
 
-    def _hold(self, held: HeldEntry) -> HeldEntry:
+    def _begin_hold(self, held: HeldEntry) -> HeldEntry:
         try:
             held_lock.refuse_expired(held, self.target)
             if self.on_lost is not None:
@@ -249,7 +256,7 @@ class LockHandle(Generic[M]):
             heartbeat.heartbeat_thread.add(held)
             held.has_heartbeat = True
 
-    def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
+    def _count(self, held: HeldEntry, *, is_awaited: bool) -> None:
         self._begin_heartbeat(held)
         if not self.depth:
             self._given = None
@@ -306,7 +313,8 @@ class LockHandle(Generic[M]):
     def begin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            self.acquire(wait)
+            if not self.acquire(wait):
+                self._blocks -= 1
         except Exception:
             self._blocks -= 1
             raise
@@ -328,7 +336,8 @@ class LockHandle(Generic[M]):
     async def abegin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            await self.aacquire(wait)
+            if not await self.aacquire(wait):
+                self._blocks -= 1
         except (Exception, concurrency.cancelled()):
             self._blocks -= 1
             raise

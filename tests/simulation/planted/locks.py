@@ -173,17 +173,21 @@ WAITING: Final = (
     bug(
         "waiter not renewed: A waiter lets its own lease end, and loses its place.",
         Search(Plan("long work", parties=3), "KeptPlace"),
-        Change("_locks/acquire.py", "renewal = next_renewal(self._started, self._options.lease)", "renewal = math.inf"),
+        Change(
+            "_locks/acquire.py",
+            "renewal = next_renewal(self._entry.started",
+            "renewal = math.inf or (self._entry.started",
+        ),
     ),
     bug(
         "absence in old image: An eventually consistent read that lacks our entry proves that it is gone.",
         Search(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace"),
-        Change("_locks/acquire.py", "in (False, True):", "in (False, True)[: 1 if self._entry else 2]:"),
+        Change("_locks/acquire.py", "in (False, True):", "in (False, True)[: 1 if self._entry.stored else 2]:"),
     ),
     bug(
         "old image without us: An image from before we entered decides who is ahead of us.",
         Search(Plan("polling", faults={Fault.STALE: 1}), "OneHolder"),
-        Change("_locks/acquire.py", "found = self._state", "found = (image and self._entry) or self._state"),
+        Change("_locks/acquire.py", "found = self._state", "found = (image and self._entry.stored) or self._state"),
     ),
     bug(
         "bell proves the turn: A waiter that is woken holds the lock, whatever it sees.",
@@ -212,8 +216,9 @@ WAITING: Final = (
         Change("_locks/held_lock.py", "= started + self", "= runtime.current.monotonic() + self"),
         Change(
             "_locks/acquire.py",
-            "            return request()\n        except Refused",
-            "            image, self._started = request(), runtime.current.monotonic()\n"
+            "            return request(new)\n        except Refused",
+            "            image, started = request(new), runtime.current.monotonic()\n"
+            "            self._entry = self._entry._replace(started=started)\n"
             "            return image\n        except Refused",
         ),
     ),
@@ -256,7 +261,8 @@ PASSING: Final = (
         Change(
             "_locks/detach.py",
             "before = found.id  # of",
-            "self._new = self._new._replace(id=found.id)\n            return image  # of",
+            "self._entry = self._entry._replace(new=self._entry.new._replace(id=found.id))\n"
+            "            return image  # of",
         ),
     ),
 )
