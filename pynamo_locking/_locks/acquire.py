@@ -103,7 +103,7 @@ class Acquisition:
         self._seen: dict[str, HeartbeatObservation] = {}
         self._state = FREE
         self._failure: Unavailable | None = None
-        self._entry = OurEntry(self._name_entry())
+        self._entry = OurEntry(_new_entry(options))
         self._mailbox = wakeups.Mailbox(options.lock_mode, lambda image: lock_record.state_in(image, row.attribute))
         self._caller: LocalWaiter | None = None
         if options.may_share_an_entry:
@@ -145,7 +145,6 @@ class Acquisition:
                     image = yield from self._enter()
                 image, entry = yield from self._image_with_our_entry(image)
                 if self._options.is_stopped_by(image):
-                    wakeups.close_mailbox(self._row, self._mailbox)
                     self._give_up()
                     return None
                 if image is None or entry is None or self._forks != runtime.forks:
@@ -169,10 +168,7 @@ class Acquisition:
                     yield self._back_off(attempt, error)
                     image, attempt = None, attempt + 1
         except BaseException:
-            try:
-                wakeups.close_mailbox(self._row, self._mailbox)  # or it would get the images for remaining waiters
-            finally:
-                self._give_up()
+            self._give_up()
             raise
 
     def cut_short(self) -> None:
@@ -183,9 +179,6 @@ class Acquisition:
     def _accept_wakeups(self) -> None:
         """Let a wake-up find the mailbox, even one that comes before the entry has been polled for."""
         self._mailbox.entry_id = self._entry.new.id if self._options.settings.local_wakeups else ""
-
-    def _name_entry(self) -> NewEntry:
-        return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.lock_mode)
 
     def _wait_in_line(self, caller: LocalWaiter) -> Steps[None]:
         """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over.
@@ -556,7 +549,7 @@ class Acquisition:
     def _leave_for_now(self) -> None:
         """Leave, to enter with another id."""
         self._leave()
-        self._entry, self._forks = OurEntry(self._name_entry()), runtime.forks
+        self._entry, self._forks = OurEntry(_new_entry(self._options)), runtime.forks
         self._pace = self._mailbox.ticket = None
         self._accept_wakeups()
         if self._caller is not None:
@@ -564,13 +557,20 @@ class Acquisition:
 
     def _give_up(self) -> None:
         """Let the next caller of this process have our entry, or remove it, if it is there or may still arrive."""
-        if self._forks != runtime.forks:
-            return
         try:
-            if self._entry.may_be_stored or local_queue.was_handed_over(self._caller):
-                release.remove_entry(self._row, self._entry.new.id, self._caller, self._entry.stored)
+            wakeups.close_mailbox(self._row, self._mailbox)  # or it would get the images for remaining waiters
         finally:
-            local_queue.abandon(self._caller)
+            if self._forks == runtime.forks:
+                try:
+                    if self._entry.may_be_stored or local_queue.was_handed_over(self._caller):
+                        release.remove_entry(self._row, self._entry.new.id, self._caller, self._entry.stored)
+                finally:
+                    local_queue.abandon(self._caller)
+
+
+def _new_entry(options: LockOptions) -> NewEntry:
+    token_id = "" if options.token is None else options.token.id
+    return NewEntry(runtime.current.entry_id(), options.owner, options.lease, options.lock_mode, token_id=token_id)
 
 
 def _lacking(row: LockRow, image: Image | None, entry_id: str) -> int:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import check_lease, seconds
-from pynamo_locking._io import client, concurrency, lock_requests, runtime
+from pynamo_locking._io import client, concurrency, lock_requests, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import release
@@ -130,10 +130,6 @@ class Attachment(Acquisition):
         super().__init__(row, options)
 
     @override
-    def _name_entry(self) -> NewEntry:
-        return super()._name_entry()._replace(token_id=self._token.id)
-
-    @override
     def _enter(self) -> Steps[Image]:
         token, before, attempt = self._token, self._token.id, 0
         while True:
@@ -182,6 +178,7 @@ class Attachment(Acquisition):
     @override
     def _give_up(self) -> None:
         """It stays, for whoever attaches the token."""
+        wakeups.close_mailbox(self._row, self._mailbox)
 
     def _loss(self) -> LockLost:
         found, what = self._with_ticket(), f"ticket {self._token.ticket} of {self._row.label}"

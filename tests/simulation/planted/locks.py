@@ -150,12 +150,12 @@ QUEUE: Final = (
     bug(
         "id used twice: A party has the same id each time it enters, so a late release of the last time removes it.",
         Search(_LATE_RELEASE, "NoEarlyEviction", exhaustive=True),
-        Change("_locks/acquire.py", "runtime.current.entry_id()", "self._options.owner"),
+        Change("_locks/acquire.py", "runtime.current.entry_id()", "options.owner"),
     ),
     bug(
         "id of the process: All attempts of a process enter under one id, so one party takes the entry of another.",
         Search(Plan("embedded", processes=1), "Progress", "Fence", "TrueLoss"),
-        Change("_locks/acquire.py", "runtime.current.entry_id()", 'self._options.owner.partition(".")[0]'),
+        Change("_locks/acquire.py", "runtime.current.entry_id()", 'options.owner.partition(".")[0]'),
     ),
 )
 
