@@ -59,7 +59,7 @@ class QueueEntry:
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: approximate.
         writes: number of the last guarded write made under this entry.
         read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
-        members: how many callers of one process share it: they get this ticket and those that follow it.
+        callers: how many callers of one process share it: they get this ticket and those that follow it.
         entered_ms: when it was stored in the queue, by the owner's wall clock, in ms since the epoch.
         granted_ms: when it was granted the lock, by that clock; None until a renewal has stored it.
         token_id: the id of the entry that was stored for a token (`Lock.detach`), if it is that or has taken its place.
@@ -74,7 +74,7 @@ class QueueEntry:
     until_ms: int
     writes: int
     read_ms: int
-    members: int = 1
+    callers: int = 1
     entered_ms: int = 0
     granted_ms: int | None = None
     token_id: str = ""
@@ -87,7 +87,7 @@ class QueueEntry:
     @property
     def last_ticket(self) -> int:
         """The ticket of the last caller that shares the entry."""
-        return self.ticket + self.members - 1
+        return self.ticket + self.callers - 1
 
     @property
     def mode(self) -> str:

@@ -91,7 +91,7 @@ ENTERED = "e"
 RENEWED = "r"  # in ms after it entered, as is the next
 GRANTED = "g"
 WRITES = "w"
-MEMBERS = "n"
+CALLERS = "n"
 PERMITS = "p"
 DETACHED = "d"
 LOWER = "lo"
@@ -152,7 +152,7 @@ _FACTS: Final[Codec[dict[str, Any]]] = Codec(
     owner=Field(OWNER, _LABEL),
     heartbeats=Field(BEAT, INTEGER),
     writes=Field(WRITES, INTEGER),
-    members=Field(MEMBERS, whole_within(1, MOST_WAITERS), 1),
+    callers=Field(CALLERS, whole_within(1, MOST_WAITERS), 1),
     token_id=Field(DETACHED, TEXT, ""),
 )
 _SUCCESS: Final = Codec(
@@ -183,7 +183,7 @@ def new_entry(
     lock_mode: LockMode,
     lease: float,
     now_ms: int,
-    members: int = 1,
+    callers: int = 1,
     ticket: int | None = None,
     *,
     token_id: str = "",
@@ -197,20 +197,20 @@ def new_entry(
         renewed_ms=0,
         granted_ms=None,
         writes=0,
-        members=members,
+        callers=callers,
         token_id=token_id,
     )
     stored = {"M": _FACTS.encode(facts) | ({} if lock_mode == WHOLE else LOCK_MODE.encode(lock_mode))}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
 
 
-def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:
+def new_document(entry_id: str, entry: dict[str, Any], ticket: int, callers: int = 1) -> dict[str, Any]:
     """Return a document with one entry, which has that ticket."""
     return {
         "M": {
             FORMAT_NAME: number(FORMAT),
             SINCE: number(ticket),
-            NEXT: _next(ticket + members),
+            NEXT: _next(ticket + callers),
             QUEUE: {"M": {entry_id: entry}},
             EVICTED: {"M": {}},
         }

@@ -27,15 +27,15 @@ class NewEntry(NamedTuple):
     owner: str
     lease: float
     lock_mode: LockMode = WHOLE
-    members: int = 1
+    callers: int = 1
     token_id: str = ""
 
-    def standing_for(self, members: int) -> NewEntry:
+    def standing_for(self, callers: int) -> NewEntry:
         """Return the same entry for so many callers."""
-        return self if members == self.members else self._replace(members=members)
+        return self if callers == self.callers else self._replace(callers=callers)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
-        entry = (self.owner, self.lock_mode, self.lease, now_ms, self.members, ticket)
+        entry = (self.owner, self.lock_mode, self.lease, now_ms, self.callers, ticket)
         return lock_record.new_entry(*entry, token_id=self.token_id)
 
 
@@ -47,7 +47,7 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
     given = {
         "#me": entry.id,
         ":entry": entry.stored(runtime.current.time_ms()),
-        ":members": number(entry.members),
+        ":members": number(entry.callers),
         ":max": number(capacity),
     }
     return _update(row, protocol.ENQUEUE, given, lease=entry.lease)
@@ -60,7 +60,7 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
     item, whose intent would be lost, or if another program has it: see `responses.check_not_foreign`.
     """
     now_us = runtime.current.time_us()
-    new = lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members)
+    new = lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.callers)
     clause = protocol.ENQUEUE_FIRST_IN_ITS_ROW if row.may_create else protocol.ENQUEUE_FIRST
     return _update(row, clause, {":map": new}, lease=entry.lease)
 
@@ -129,7 +129,7 @@ def move(row: LockRow, entry_id: str, ticket: int, new: NewEntry, token_id: str 
 def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, dict[str, Any]]:
     """Return what a write that removes our entry stores for the next caller of this process."""
     clause = protocol.ADD_NEXT_ENTRY_AT_THE_END if ticket is None else protocol.ADD_NEXT_ENTRY
-    given = {"#you": new.id, ":entry": new.stored(runtime.current.time_ms(), ticket), ":members": number(new.members)}
+    given = {"#you": new.id, ":entry": new.stored(runtime.current.time_ms(), ticket), ":members": number(new.callers)}
     return _timed(row, clause, given, new.lease)
 
 

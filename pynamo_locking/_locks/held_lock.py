@@ -568,7 +568,7 @@ def note_left(held: HeldEntry, image: Image | None) -> None:
     local_queue.let_next_lead(held.caller, image)
     held.end()
     wakeups.tell_waiters(held.row, image)
-    if image is None and held.behind and held.entry.members == 1:  # else the next caller is in this process
+    if image is None and held.behind and held.entry.callers == 1:  # else the next caller is in this process
         wakeups.send_wakeup(held.behind)
 
 

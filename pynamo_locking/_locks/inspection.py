@@ -161,7 +161,7 @@ def _shown_entry(entry: QueueEntry, held_s: float | None = None) -> Shown:
     lock_mode = entry.lock_mode
     return {
         "ticket": entry.ticket,
-        "callers": entry.members,
+        "callers": entry.callers,
         "is_detached": entry.is_detached,
         "owner": entry.owner,
         "mode": entry.mode,

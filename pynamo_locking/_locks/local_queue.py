@@ -321,8 +321,8 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     _wake(queue)
     if following is None:
         return None
-    if entry.members > 1:
-        return Handover(following.new.standing_for(entry.members - 1), entry.ticket + 1)
+    if entry.callers > 1:
+        return Handover(following.new.standing_for(entry.callers - 1), entry.ticket + 1)
     return Handover(following.new.standing_for(drawn), None)
 
 

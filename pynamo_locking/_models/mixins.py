@@ -686,7 +686,7 @@ class LockableMixin(VersionedMixin):
 
         The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets its
         `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile. If the
-        entry is shared by several callers of one process (`QueueEntry.members`), all of them lose their tickets: the
+        entry is shared by several callers of one process (`QueueEntry.callers`), all of them lose their tickets: the
         first one is the owner, and the others enter the queue again.
 
         Args:

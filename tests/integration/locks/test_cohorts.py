@@ -275,7 +275,7 @@ def test_callers_in_line_sleep(plain_item, monkeypatch, clock):
 
 def test_the_entry_says_for_how_many_it_stands(model):
     lock = model.locked("a", settings=LAZY).acquire()
-    assert model.lock_state("a").entries[0].members == 1
+    assert model.lock_state("a").entries[0].callers == 1
     inner, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -287,7 +287,7 @@ def test_the_entry_says_for_how_many_it_stands(model):
         lock.release()
         inner.wait()
         entry = model.lock_state("a").entries[0]
-        assert (entry.ticket, entry.members, entry.last_ticket) == (lock.ticket + 1, 3, lock.ticket + 3)
+        assert (entry.ticket, entry.callers, entry.last_ticket) == (lock.ticket + 1, 3, lock.ticket + 3)
         assert model.lock_state("a").next_ticket == lock.ticket + 4
         go_on.set()
         assert futures[2].result() == (lock.ticket + 3, 2)
@@ -326,7 +326,7 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model, clock):
         with lined_up(model, "a", edit(model)) as (behind,):
             has_company.set()
             until(has_entered, "an entry")
-            assert model.lock_state("a").entries[1].members == 2
+            assert model.lock_state("a").entries[1].callers == 2
             newcomer = pool.submit(edit(model, ALONE))
             until_queued(model, "a", 3)
             clock.jump(50)

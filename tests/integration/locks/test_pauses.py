@@ -115,7 +115,7 @@ def until_in_the_middle(model: Any, key: str) -> int:
 
     def ticket() -> int | None:
         entries = model.lock_state(key).entries
-        return entries[0].ticket if entries and entries[0].members == 3 else None
+        return entries[0].ticket if entries and entries[0].callers == 3 else None
 
     return until(ticket, "an entry that stands for three callers") or 0
 

@@ -116,13 +116,13 @@ def handed_over(before: LockState, after: LockState) -> dict[str, QueueEntry]:
     An entry that was handed over has the next ticket, and one that was detached or attached has the same.
     """
     left = {entry.id for entry in after.entries}
-    places = {entry.ticket + 1: entry for entry in before.entries if entry.id not in left and entry.members > 1}
+    places = {entry.ticket + 1: entry for entry in before.entries if entry.id not in left and entry.callers > 1}
     old = {entry.id for entry in before.entries}
     moved = {entry.ticket: entry for entry in before.entries if entry.id not in left}
     return {
         entry.id: places[entry.ticket]
         for entry in after.entries
-        if entry.id not in old and entry.ticket in places and entry.members == places[entry.ticket].members - 1
+        if entry.id not in old and entry.ticket in places and entry.callers == places[entry.ticket].callers - 1
     } | {
         entry.id: moved[entry.ticket]
         for entry in after.entries

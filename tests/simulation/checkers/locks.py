@@ -179,7 +179,7 @@ class SoundQueue(Checker):
 
     def _check_document(self, place: Place, state: LockState) -> None:
         self.require(not state.unreadable, f"{place}: {state.unreadable} in {state.raw}")
-        tickets = [entry.ticket + i for entry in state.entries for i in range(entry.members)]
+        tickets = [entry.ticket + i for entry in state.entries for i in range(entry.callers)]
         self.require(len(set(tickets)) == len(tickets), f"{place}: two entries with one ticket: {tickets}")
         self.require(all(ticket < state.next_ticket for ticket in tickets), f"{place}: next ticket is taken: {state}")
         self.require(len(state.evicted) <= EVICTION_SLOTS, f"{place}: traces of evictions pile up")

@@ -57,7 +57,7 @@ class Draw(NamedTuple):
     place: Place
     moment: int
     first: int
-    members: int
+    callers: int
 
 
 class Turns(Checker):
@@ -86,10 +86,10 @@ class Turns(Checker):
                 if entry.id not in old and request.actor is not None:
                     moment = self.run.scheduler.moment()
                     process = request.actor.process
-                    self._draws.append(Draw(process, change.place, moment, entry.ticket, entry.members))
+                    self._draws.append(Draw(process, change.place, moment, entry.ticket, entry.callers))
                     self.require(
-                        entry.members <= self.run.plan.block,
-                        f"{request.actor} drew {entry.members} tickets of {change.place} at once",
+                        entry.callers <= self.run.plan.block,
+                        f"{request.actor} drew {entry.callers} tickets of {change.place} at once",
                     )
 
     def on_step(self) -> None:
@@ -126,11 +126,11 @@ class Turns(Checker):
     def _passes_over(self, draw: Draw, grant: Grant) -> bool:
         is_same = (draw.process, draw.place) == (grant.actor.process, grant.place)
         is_behind = grant.line is not None and draw.moment > grant.line.joined
-        has_room = draw.members < self.run.plan.block
-        return is_same and is_behind and has_room and draw.first + draw.members <= grant.ticket
+        has_room = draw.callers < self.run.plan.block
+        return is_same and is_behind and has_room and draw.first + draw.callers <= grant.ticket
 
 
 def _is_used_up(draw: Draw, grants: list[Grant]) -> bool:
     """Tell whether each of its tickets came to a caller: else it was lost, or a caller has left the line."""
     served = {grant.ticket for grant in grants if grant.place == draw.place}
-    return served.issuperset(range(draw.first, draw.first + draw.members))
+    return served.issuperset(range(draw.first, draw.first + draw.callers))

@@ -25,7 +25,7 @@ _SOUND_QUEUE = Search(_SHARED, "SoundQueue")
 _DOWNGRADE = Plan("downgrade", parties=6, processes=2, rounds=2, block=32)
 _CANCELLED = Plan("cancelled tasks", parties=3, processes=1, rounds=2, block=32)
 
-_NEXT_TICKET: Final = "standing_for(entry.members - 1), entry.ticket + 1)"
+_NEXT_TICKET: Final = "standing_for(entry.callers - 1), entry.ticket + 1)"
 _DRAWN: Final = "return min(len(queue.waiting) + 1, caller.most)"
 
 #: Let the next caller lead, with the item as it will be if the write that hands over is applied.
@@ -59,12 +59,12 @@ BUGS: Final = (
     bug(
         "one ticket for all: All callers that share an entry have its ticket.",
         _SOUND_QUEUE,
-        Change("_locks/local_queue.py", _NEXT_TICKET, "standing_for(entry.members - 1), entry.ticket)"),
+        Change("_locks/local_queue.py", _NEXT_TICKET, "standing_for(entry.callers - 1), entry.ticket)"),
     ),
     bug(
         "tickets are not counted: Entering draws a ticket for each caller, and counts one.",
         _SOUND_QUEUE,
-        Change("_io/lock_requests.py", "number(entry.members)", "number(1)"),
+        Change("_io/lock_requests.py", "number(entry.callers)", "number(1)"),
     ),
     bug(
         "the last ticket stays: After the last ticket of a draw, the next caller has the same one.",
@@ -74,7 +74,7 @@ BUGS: Final = (
     bug(
         "a block without end: An entry always stands for one caller more, so that its process keeps the lock.",
         _SOUND_QUEUE,
-        Change("_locks/local_queue.py", _NEXT_TICKET, "standing_for(entry.members + 1), entry.ticket + 1)"),
+        Change("_locks/local_queue.py", _NEXT_TICKET, "standing_for(entry.callers + 1), entry.ticket + 1)"),
     ),
     bug(
         "a block of any size: A process draws as many tickets as it has callers, however many may share an entry.",

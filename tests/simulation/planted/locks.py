@@ -130,7 +130,7 @@ QUEUE: Final = (
         ),
         Change(
             "_io/lock_requests.py",
-            'entry.stored(runtime.current.time_ms()),\n        ":members": number(entry.members)',
+            'entry.stored(runtime.current.time_ms()),\n        ":members": number(entry.callers)',
             'entry.stored(runtime.current.time_ms(), seen),\n        ":next": number(seen + 1)',
         ),
     ),

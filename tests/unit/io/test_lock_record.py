@@ -221,7 +221,7 @@ def document_with(members, *others, next_ticket=None):
 
 def test_an_entry_may_stand_for_several_callers():
     state = lock_record.state_of(document_with(3))
-    assert (state.entries[0].members, state.entries[0].last_ticket, state.unreadable) == (3, 7, "")
+    assert (state.entries[0].callers, state.entries[0].last_ticket, state.unreadable) == (3, 7, "")
 
 
 @pytest.mark.parametrize(
