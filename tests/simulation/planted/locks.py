@@ -193,7 +193,11 @@ WAITING: Final = (
         "bell proves the turn: A waiter that is woken holds the lock, whatever it sees.",
         Search(_WOKEN, "Fifo", "OneHolder"),
         Change("_locks/acquire.py", "  if now >= renewal", "  self._is_woken = now < until\n        if now >= renewal"),
-        Change("_locks/acquire.py", "     if not ahead and", "     if (not ahead or vars(self).get('_is_woken')) and"),
+        Change(
+            "_locks/acquire.py",
+            "     if not ahead and self",
+            "     if (not ahead or vars(self).get('_is_woken')) and self",
+        ),
     ),
     bug(
         "locks in any order: Locks are taken in the order in which they are named: parties wait in a circle.",
@@ -261,7 +265,8 @@ PASSING: Final = (
         Change(
             "_locks/detach.py",
             "before = found.id  # of",
-            "self._entry = self._entry._replace(new=self._entry.new._replace(id=found.id))\n"
+            "new, started = self._entry.new._replace(id=found.id), runtime.current.monotonic()\n"
+            "            self._entry = self._entry._replace(new=new, started=started)\n"
             "            return image  # of",
         ),
     ),
