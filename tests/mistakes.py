@@ -464,15 +464,15 @@ ROWS: Final = (
     (
         "a throttled request to enter takes back the doubt of an earlier one",
         "_locks/acquire.py",
-        "if not responses.is_ambiguous(error.cause):\n                self._may_be_in = was_in_doubt",
-        "if not responses.is_ambiguous(error.cause):\n                self._may_be_in = False",
+        "is_ambiguous(error.cause):\n                self._entry = before",
+        "is_ambiguous(error.cause):\n                self._entry = before._replace(may_be_stored=False)",
         "integration/locks/test_entering.py::test_an_entry_in_doubt_is_removed_though_the_next_copies_are_throttled",
     ),
     (
         "the lease of a waiter counts from the answer to its renewal",
         "_locks/acquire.py",
-        "self._started = started\n        local_queue",
-        "self._started = runtime.current.monotonic()\n        local_queue",
+        "_replace(started=started)\n        local_queue.note_alive(self._caller, started, h",
+        "_replace(started=runtime.current.monotonic())\n        local_queue.note_alive(self._caller, started, h",
         "integration/locks/test_locks.py::test_the_lease_of_a_waiter_counts_from_before_its_renewal",
     ),
     (
@@ -514,7 +514,7 @@ ROWS: Final = (
         "max_hold counts from the last renewal before the grant",
         "_locks/acquire.py",
         "held.clock.ends_at = runtime.current.monotonic() +",
-        "held.clock.ends_at = self._started +",
+        "held.clock.ends_at = self._entry.started +",
         "integration/locks/test_longest_hold.py::test_it_counts_from_the_grant",
     ),
     (

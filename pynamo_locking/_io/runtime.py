@@ -9,6 +9,7 @@ import atexit
 import contextvars
 import functools
 import logging
+import operator
 import os
 import random
 import secrets
@@ -90,6 +91,17 @@ def check_threads() -> None:
         )
 
 
+class Condition(threading.Condition):
+    """A condition whose lock stays with nobody after an interrupt.
+
+    `threading` takes and leaves it in functions of Python, where an interrupt can come after the lock was taken and
+    before the block has begun. Here `with` finds the functions of the lock itself, which are of C.
+    """
+
+    __enter__ = property(operator.attrgetter("_lock.__enter__"))
+    __exit__ = property(operator.attrgetter("_lock.__exit__"))
+
+
 class Runtime:
     """The real world.
 
@@ -143,7 +155,7 @@ class Runtime:
         return threading.RLock()
 
     def condition(self) -> threading.Condition:
-        return threading.Condition()
+        return Condition()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
         """Wait, with the condition held, for a notification or `timeout` seconds."""

@@ -22,7 +22,7 @@ from typing_extensions import override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import check_lease, seconds
 from pynamo_locking._core.lock_queue import EntryOwnership
-from pynamo_locking._io import client, concurrency, lock_requests, runtime
+from pynamo_locking._io import client, concurrency, lock_requests, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import release
@@ -131,24 +131,21 @@ class Attachment(Acquisition):
         super().__init__(row, options)
 
     @override
-    def _name_entry(self) -> NewEntry:
-        return super()._name_entry()._replace(token_id=self._token.id)
-
-    @override
     def _enter(self) -> Steps[Image]:
         token, before, attempt = self._token, self._token.id, 0
         while True:
+            move = partial(lock_requests.move, self._row, before, token.ticket, token_id=token.id)
             try:
-                image = self._attempt(partial(lock_requests.move, self._row, before, token.ticket, self._new, token.id))
+                image = self._attempt(move)
             except Unavailable as error:
-                yield from self._not_answered(error, attempt)
+                yield self._back_off(attempt, error)
                 attempt += 1
                 continue
-            self._see(self._state_in(image))
+            self._note_state(self._row.state(image))
             found = self._with_ticket()
             if image is None or found is None or found.token_id != token.id:
                 raise self._loss()
-            if found.id == self._new.id:
+            if found.id == self._entry.new.id:
                 return image
             before = found.id  # of another process that has attached it
             self._leave_for_now()
@@ -162,18 +159,18 @@ class Attachment(Acquisition):
         raise error
 
     @override
-    def _wait_for_turn(self, image: Image | None) -> Steps[HeldEntry | None]:
-        held = yield from super()._wait_for_turn(image)
-        if held is None and self._forks == runtime.forks:
-            raise self._loss()
-        return held
-
-    @override
-    def _grant(self, image: Image) -> Steps[HeldEntry | None]:
-        held = yield from super()._grant(image)
+    def _grant(self, image: Image, entry: QueueEntry) -> Steps[HeldEntry | None]:
+        held = yield from super()._grant(image, entry)
         if held is not None:
             held.note(EntryOwnership.kept)  # for whoever attaches the token next, until this caller has the lock
         return held
+
+    @override
+    def _start_over(self) -> None:
+        """Only a restored process, whose copies wait with the same entry, attaches the token once more."""
+        if self._forks == runtime.forks:
+            raise self._loss()
+        super()._start_over()
 
     @override
     def _leave(self) -> None:
@@ -182,6 +179,7 @@ class Attachment(Acquisition):
     @override
     def _give_up(self) -> None:
         """It stays, for whoever attaches the token."""
+        wakeups.close_mailbox(self._row, self._mailbox)
 
     def _loss(self) -> LockLost:
         found, what = self._with_ticket(), f"ticket {self._token.ticket} of {self._row.label}"

@@ -131,48 +131,45 @@ class LockHandle(Generic[M]):
 
     # Acquiring
 
-    def acquire(self, wait: Duration | None) -> None:
+    def acquire(self, wait: Duration | None) -> bool:
+        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt."""
         options, before = self._options_for(wait), None
+        self._begin()
         try:
-            self._begin()
             try:
                 before = self._before(is_awaited=False)
-                held = self._take_again(before)
+                held = self._reenter(before)
                 if held is None:
-                    held = self._take(options)
+                    held = self._acquire_new(options)
                 elif not held.remaining:
                     held_lock.renew(held)
-                self._note_take(held, is_awaited=False)
-            except BaseException:
-                self._undo(before)
-                before = None
-                raise
+                if held is not None:
+                    self._count(held, is_awaited=False)
+                return held is not None
             finally:
                 self._acquiring.release()
-        except BaseException:  # an interrupt that came after all that
+        except BaseException:  # also an interrupt that comes when all is done
             self._undo(before)
             raise
 
-    async def aacquire(self, wait: Duration | None) -> None:
+    async def aacquire(self, wait: Duration | None) -> bool:
         """As `acquire`, but make requests in threads."""
         options, before = self._options_for(wait), None
+        self._begin()
         try:
-            self._begin()
             try:
                 before = self._before(is_awaited=True)
-                held = self._take_again(before)
+                held = self._reenter(before)
                 if held is None:
-                    held = await self._atake(options)
+                    held = await self._aacquire_new(options)
                 elif not held.remaining:
                     await concurrency.to_the_end(partial(held_lock.renew, held))
-                self._note_take(held, is_awaited=True)
-            except BaseException:
-                self._undo(before)
-                before = None
-                raise
+                if held is not None:
+                    self._count(held, is_awaited=True)
+                return held is not None
             finally:
                 self._acquiring.release()
-        except BaseException:
+        except BaseException:  # also an interrupt that comes when all is done
             self._undo(before)
             raise
 
@@ -197,7 +194,7 @@ class LockHandle(Generic[M]):
         self._attempt = None
         return self.depth, held, 0 if held is None else held.depth
 
-    def _take_again(self, before: Before) -> HeldEntry | None:
+    def _reenter(self, before: Before) -> HeldEntry | None:
         """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
         held = before[1]
         if held is None or (held.ownership.is_copied and not self.depth):
@@ -219,28 +216,30 @@ class LockHandle(Generic[M]):
         row, token = self.target.row, options.token
         return Acquisition(row, options) if token is None else Attachment(row, options, token)
 
-    def _take(self, options: LockOptions) -> HeldEntry:
+    def _acquire_new(self, options: LockOptions) -> HeldEntry | None:
         attempt = self._attempt = self._attempt_with(options)
         if self._is_cut_short:
             attempt.cut_short()
         with self._reported(options):
-            return self._hold(attempt.run())
+            held = concurrency.run_steps(attempt.steps())
+            return None if held is None else self._begin_hold(held)
 
-    async def _atake(self, options: LockOptions) -> HeldEntry:
+    async def _aacquire_new(self, options: LockOptions) -> HeldEntry | None:
         await concurrency.begin_in_turn()
         here = runtime.current.thread_or_task()
         attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
-            held = await acquire.acquire_in_task(attempt.steps(), self._hold)
-        held.thread_or_task = here  # not the thread of the last request
-        context.add(held)
+            held = await acquire.acquire_in_task(attempt.steps(), self._begin_hold)
+        if held is not None:
+            held.thread_or_task = here  # not the thread of the last request
+            context.add(held)
         return held
 
     def _reported(self, options: LockOptions) -> AbstractContextManager[Any]:
         """Count the requests of an attempt, and report if it times out."""
         return event_stream.scope(keeps=False, on_error=partial(lock_events.timed_out, self.target.row, options))
 
-    def _hold(self, held: HeldEntry) -> HeldEntry:
+    def _begin_hold(self, held: HeldEntry) -> HeldEntry:
         try:
             held.item.refuse_expired(self.target)
             if self.on_lost is not None:
@@ -258,7 +257,7 @@ class LockHandle(Generic[M]):
             heartbeat.heartbeat_thread.add(held)
             held.clock.has_heartbeat = True
 
-    def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
+    def _count(self, held: HeldEntry, *, is_awaited: bool) -> None:
         self._begin_heartbeat(held)
         if not self.depth:
             self._given = None
@@ -294,87 +293,73 @@ class LockHandle(Generic[M]):
 
     def _give_back(self) -> None:
         held = self.held_entry()
-        takes, depth, is_last = self.depth - 1, held.depth - 1, False
+        self.depth, held.depth = self.depth - 1, held.depth - 1  # together: no interrupt comes between
+        if held.depth:
+            return
         try:
-            self.depth = takes
-            is_last = held.give_back()
-            if is_last:
-                context.remove(held)
-                if not held.ownership.is_over:
-                    held.release()
+            context.remove(held)
+            if not held.ownership.is_over:
+                held.release()
         except LockingError:
             raise
-        except BaseException:  # an interrupt, which may have come before anything was done
-            self.depth, held.depth = takes, depth
-            if depth == 0:
-                held.leave_behind()
+        except BaseException:  # an interrupt, which may have come before anything was sent
+            held.leave_behind()
             raise
-        finally:
-            if is_last:  # no caller can release it any more, so nothing may renew it
-                held.orphaned()
-                held.item.instance = None  # it knows the entry
+        finally:  # no caller can release it any more, so nothing may renew it
+            held.orphaned()
+            held.item.instance = None  # it knows the entry
 
-    # Blocks
+    # Blocks. An interrupt at the beginning or end of one may leave it open: the finalizer closes it.
 
     def begin_block(self, wait: Duration | None = None) -> None:
-        takes = self.depth
+        self._blocks += 1
         try:
-            self._blocks += 1
-            self.acquire(wait)
-        except BaseException as error:
+            if not self.acquire(wait):
+                self._blocks -= 1
+        except Exception:
             self._blocks -= 1
-            self._leave_above(takes, error)
             raise
 
-    def end_block(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
-        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
-        takes = self.depth - 1
+    def end_block(self, error: BaseException | None = None) -> None:
+        """Release the lock at the end of a block, which ended with that error."""
         try:
             self._give_back_after(error)
-        except BaseException as failure:
-            self._leave_above(takes, failure)
+        except Exception:
+            self._blocks -= 1
             raise
-        finally:
-            self._blocks -= blocks
+        self._blocks -= 1
+
+    def release(self) -> None:
+        """Release one acquisition without a block: from here on it is a block that ends."""
+        self._blocks += 1
+        self.end_block()
 
     async def abegin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            await self.aacquire(wait)
-        except BaseException:
+            if not await self.aacquire(wait):
+                self._blocks -= 1
+        except (Exception, concurrency.cancelled()):
             self._blocks -= 1
             raise
 
     async def aend_block(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
         """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
-        held, is_last, left = self.entry, False, [leave]
-
-        def leave_once() -> None:
-            while left:
-                left.pop()()
-
+        held = self.held_entry()
+        is_last = self.is_outermost
         try:
-            held = self.held_entry()
-            is_last = self.is_outermost
-            if isinstance(error, GeneratorExit) and not acquire.can_wait(held):
-                if not held.ownership.is_over:
-                    acquire.release_later(leave, held)
-            else:
-                await concurrency.to_the_end(leave_once)
-        except (Exception, concurrency.cancelled()):
-            raise
-        except BaseException:  # an interrupt, perhaps before a thread has begun
-            if left:
-                acquire.release_later(leave_once, held)
-            raise
+            if not isinstance(error, GeneratorExit) or acquire.can_wait(held):
+                await concurrency.to_the_end(leave)
+            elif not held.ownership.is_over:
+                acquire.release_later(leave, held)
         finally:
-            if held is not None and is_last:
+            if is_last:
                 context.remove(held)
 
-    def _leave_above(self, takes: int, error: BaseException) -> None:
-        """Release what an interrupt has kept from being released: more than so many acquisitions."""
-        if self.depth > max(takes, 0):
-            self._give_back_after(error)
+    async def arelease(self) -> None:
+        if self.depth:
+            self._blocks += 1
+        await self.aend_block(self.end_block)
 
     def _give_back_after(self, error: BaseException | None) -> None:
         try:
@@ -575,7 +560,7 @@ class Lock(Generic[M]):
         """
         if self._handle.depth and self._handle.is_awaited:
             raise self._handle.must_await("release")
-        self._handle.end_block(blocks=0)
+        self._handle.release()
 
     async def arelease(self) -> None:
         """Release the lock, which was acquired with `aacquire`, as `release` does.
@@ -590,7 +575,7 @@ class Lock(Generic[M]):
                 f"the lock {self._handle.target.row.label} was acquired {self._handle.way}: release it with "
                 f"`lock.release()`."
             )
-        await self._handle.aend_block(partial(self._handle.end_block, blocks=0))
+        await self._handle.arelease()
 
     def __enter__(self) -> Self:
         self._handle.begin_block()

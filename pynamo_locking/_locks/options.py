@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict
 
 from pynamodb.models import Model
 from typing_extensions import TypeVar
@@ -87,9 +87,9 @@ class LockKeywords(RangeKeywords, total=False):
 class LockOptions(NamedTuple):
     """How a lock is to be taken; durations in seconds.
 
-    `peek` is called with each image of the row that the attempt sees, and raises to end the attempt. With it the
-    attempt begins with the request that creates the row: it is for locks whose row is expected to be absent. With a
-    `token` the lock is attached. `on_dead_holder` is called with a holder whose lease has ended before that is evicted,
+    `peek` is called with the images of the row that the attempt sees, and returns "stop" to end it without the lock. An
+    attempt that has it begins with the request that creates the row, which is expected to be absent. With a `token` the
+    lock is attached. `on_dead_holder` is called with a holder whose lease has ended before that is evicted,
     and raises to leave it there.
     """
 
@@ -101,7 +101,7 @@ class LockOptions(NamedTuple):
     settings: LockSettings
     not_found: type[Exception]
     lock_mode: LockMode = WHOLE
-    peek: Callable[[Image], object] | None = None
+    peek: Callable[[Image], Literal["stop"] | None] | None = None
     token: Token | None = None
     on_dead_holder: Callable[[QueueEntry], object] | None = None
 
@@ -111,6 +111,10 @@ class LockOptions(NamedTuple):
         if self.wait == 0 and self.lock_mode.is_alone:
             return 1  # any other entry blocks us
         return min(self.settings.max_waiters + self.lock_mode.permits, MOST_WAITERS + 1)
+
+    def is_stopped_by(self, image: Image | None) -> bool:
+        """Whether an image of the row ends the attempt: see `peek`."""
+        return image is not None and self.peek is not None and self.peek(image) == "stop"
 
     @property
     def may_share_an_entry(self) -> bool:

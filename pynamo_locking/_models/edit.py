@@ -350,22 +350,28 @@ class Edit(Generic[G]):
         takes = self._handle.depth
         try:
             self._handle.begin_block()
-            item = self.lock.item
-            self._note(item)
+            return self._begin()
         except BaseException as error:
             if self._handle.depth > takes:
                 self._handle.end_block(error)
             raise
-        return item
 
     async def __aenter__(self) -> G:
         await self._handle.abegin_block()
         try:
-            item = await self.lock.aitem()
-            self._note(item)
+            return await self._abegin()
         except BaseException as error:
             await self.lock.__aexit__(type(error), error, error.__traceback__)
             raise
+
+    def _begin(self) -> G:
+        item = self.lock.item
+        self._note(item)
+        return item
+
+    async def _abegin(self) -> G:
+        item = await self.lock.aitem()
+        self._note(item)
         return item
 
     def _note(self, item: G) -> None:

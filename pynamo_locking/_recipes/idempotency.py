@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.lock_queue import QueueEntry
+    from pynamo_locking._locks.options import LockOptions, LockTarget
     from pynamo_locking._transactions.transaction import Savepoint, Transaction
 
 
@@ -90,12 +91,6 @@ class LambdaContext(Protocol):
     """What AWS Lambda passes to a handler as its second argument."""
 
     def get_remaining_time_in_millis(self) -> int: ...
-
-
-class _AlreadyAnswered(Exception):  # noqa: N818 - no error: it ends the wait for a call whose result is stored
-    def __init__(self, row: IdempotencyTable) -> None:
-        super().__init__(row)
-        self.row = row
 
 
 class IdempotencyTable(NamedLock):
@@ -188,9 +183,9 @@ class IdempotencyTable(NamedLock):
         target = cls._lock_target(key, None, options.settings)
         target = replace(target, row=replace(target.row, kept_s=IDLE_TTL_S + math.ceil(kept)))
         refuse = partial(_refuse_abandoned, cls.__name__, key) if on_abandoned == "raise" else None
-        lock = Lock(target, options._replace(peek=cls._peek, on_dead_holder=refuse), None)
+        edit = _Ending(cls, target, options._replace(on_dead_holder=refuse))
         terms = _Terms(key, _hash_of(payload), kept, store_errors, serializer, on_abandoned)
-        return IdempotentCall(cls(key), lock, terms)
+        return IdempotentCall(cls(key), edit, terms)
 
     @classmethod
     def settle(
@@ -269,14 +264,6 @@ class IdempotencyTable(NamedLock):
         evicts = [Place(lock, lock_record.EVICTED, str(slot)).set(Stored(number(traces[slot]))) for slot in traces]
         Writer(row).update([*actions, place.remove(), *evicts], is_same & known_format(lock), checks_version=True)
 
-    @classmethod
-    def _peek(cls, image: Image) -> None:
-        versions.refuse_newer(cls, image)
-        if cls.kept_until_ms.attr_name in image:
-            row = cls.from_raw_data(image)
-            if _is_kept(row.kept_until_ms):
-                raise _AlreadyAnswered(row)
-
 
 def _check_key(key: Any) -> None:
     if not isinstance(key, str) or not key:
@@ -349,6 +336,30 @@ class _Ending(Edit[IdempotencyTable]):
     is_undone = False  # by a rollback of the transaction, also to a savepoint
     leaves_entry = False  # if nothing is stored: the work was done, or may have been
 
+    answered: IdempotencyTable | None = None  # the row, if an earlier call has stored its result
+
+    def __init__(self, table: type[IdempotencyTable], target: LockTarget[Any], options: LockOptions) -> None:
+        super().__init__(Lock(target, options._replace(peek=self._peek), None))
+        self._table = table
+
+    def _peek(self, image: Image) -> Literal["stop"] | None:
+        """End the wait for the lock once the result is there."""
+        versions.refuse_newer(self._table, image)
+        if self._table.kept_until_ms.attr_name in image:
+            row = self._table.from_raw_data(image)
+            if _is_kept(row.kept_until_ms):
+                self.answered = row
+                return "stop"
+        return None
+
+    @override
+    def _begin(self) -> IdempotencyTable:
+        return self.answered or super()._begin()
+
+    @override
+    async def _abegin(self) -> IdempotencyTable:
+        return self.answered or await super()._abegin()
+
     def undo(self) -> None:
         self.is_undone = True
 
@@ -386,12 +397,12 @@ class IdempotentCall:
         is_repeated: whether the result was stored by an earlier call, so that nothing is to be done.
     """
 
-    def __init__(self, row: IdempotencyTable, lock: Lock[Any], terms: _Terms) -> None:
+    def __init__(self, row: IdempotencyTable, edit: _Ending, terms: _Terms) -> None:
         self.key: str = terms.key
         self.is_repeated: bool = False
         self._row = row
         self._terms = terms
-        self._edit = _Ending(lock)
+        self._edit = edit
         self._in: Transaction | None = None
         self._before: Savepoint
         self._result: Any = None
@@ -456,23 +467,11 @@ class IdempotentCall:
 
     def __enter__(self) -> Self:
         tx = self._begin()
-        try:
-            self._row = self._edit.__enter__() if tx is None else self._enter_in(tx)
-        except _AlreadyAnswered as answered:
-            found = answered.row
-        else:
-            return self._entered()
-        return self._repeat(found)
+        return self._entered(self._edit.__enter__() if tx is None else self._enter_in(tx))
 
     async def __aenter__(self) -> Self:
         tx = self._begin()
-        try:
-            self._row = await (self._edit.__aenter__() if tx is None else as_step(partial(self._enter_in, tx)))
-        except _AlreadyAnswered as answered:
-            found = answered.row
-        else:
-            return self._entered()
-        return self._repeat(found)
+        return self._entered(await (self._edit.__aenter__() if tx is None else as_step(partial(self._enter_in, tx))))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -500,7 +499,10 @@ class IdempotentCall:
         if ending is not error and ending is not None:
             raise ending
 
-    def _entered(self) -> Self:
+    def _entered(self, row: IdempotencyTable) -> Self:
+        if row is self._edit.answered:
+            return self._repeat(row)
+        self._row = row
         if self._terms.on_abandoned == "raise":
             handle_of(self._edit.lock).held_entry().note(EntryOwnership.kept)
         return self
@@ -528,7 +530,8 @@ class IdempotentCall:
     def _enter_in(self, tx: Transaction) -> IdempotencyTable:
         row = tx.get_or_none(type(self._row), self._terms.key)
         if row is not None and _is_kept(row.kept_until_ms):
-            raise _AlreadyAnswered(row)
+            self._edit.answered = row
+            return row
         check_writable(tx)
         self._in, self._before = tx, tx.savepoint()
         return row or self._row

@@ -99,9 +99,10 @@ class Function:
                 lock.item.value += 1
                 lock.item.save()
         held = run_steps(self.steps)
-        report.waited = held.entry.id
-        with contextlib.suppress(LockLost):
-            held.release()
+        if held is not None:
+            report.waited = held.entry.id
+            with contextlib.suppress(LockLost):
+                held.release()
         return report
 
     def _refuses(self) -> bool:

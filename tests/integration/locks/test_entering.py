@@ -85,9 +85,9 @@ def test_a_newcomer_looks_before_it_tries_again_to_enter(account, after):
 
         lock_requests.release(row, "waiter", want_image=False)
         if after == "a late copy has entered":
-            lock_requests.enter(row, attempt._new, 2)
+            lock_requests.enter(row, attempt._entry.new, 2)
         assert next(steps).mailbox is not None, "it does not know that it is in the queue"
-        assert [entry.id for entry in account.lock_state("a").waiters] == [attempt._new.id]
+        assert [entry.id for entry in account.lock_state("a").waiters] == [attempt._entry.new.id]
         steps.close()
 
 

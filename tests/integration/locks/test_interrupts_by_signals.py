@@ -107,7 +107,13 @@ class Handler:
 
 
 def interrupt(
-    handler: Handler, run: Callable[[], Any], times: int, check: Callable[[str], Any], *, signals: int = 1
+    handler: Handler,
+    run: Callable[[], Any],
+    times: int,
+    check: Callable[[str], Any],
+    *,
+    signals: int = 1,
+    seed: int = 15,
 ) -> None:
     """Interrupt a function so many times at random moments, and check each time what that has left.
 
@@ -117,10 +123,11 @@ def interrupt(
         times: how often.
         check: is told when the interrupts came.
         signals: how many each time.
+        seed: of the moments.
     """
     run()  # what is made once and kept
     usual = min(seconds_of(run) for _ in range(3))  # one alone may have met a busy moment, and all pauses go by it
-    chance, main = random.Random(15), threading.get_ident()
+    chance, main = random.Random(seed), threading.get_ident()
 
     def send(pauses: list[float], sent: threading.Event) -> None:
         for pause in pauses:
@@ -181,6 +188,15 @@ def _collects_its_sockets():
     """What the interrupts have left unclosed is collected here, where its warnings are let be; not in a later test."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def quick_switches():
+    """Let the thread that sends signals run at once: a call takes less time here than Python's interval."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -256,3 +272,27 @@ def test_interrupted_transactions(dynoxide, handler, monkeypatch, *, count, most
         assert sum(balance for _, balance in balances) == 200, where
 
     interrupt(handler, lambda: form(move), times, check)
+
+
+async def twice_with_one_lock_of_a_task() -> None:
+    lock = Locks.locked("a")
+    async with lock, lock:
+        pass
+
+
+def twice_with_one_lock() -> None:
+    lock = Locks.locked("a")
+    with lock, lock:
+        pass
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_two_hundred_interrupts_leave_no_entry_that_is_renewed(memory, handler):
+    """Of all ways into a lock. The engine has no network, so the signals come while this package is at work."""
+    memory.bind(Locks, Plain)
+    Plain("a").save()
+    threads = (in_a_block, twice_with_one_lock, in_a_block_with_an_item, in_an_edit, by_acquire_and_release)
+    tasks = (in_a_block_of_a_task, twice_with_one_lock_of_a_task, in_an_edit_of_a_task, in_three_locks)
+    runs = [*threads, *(lambda run=run: in_a_loop(run()) for run in tasks)]
+    for number, run in enumerate(runs):
+        interrupt(handler, run, 23, nothing_left, seed=number)

@@ -150,12 +150,12 @@ QUEUE: Final = (
     bug(
         "id used twice: A party has the same id each time it enters, so a late release of the last time removes it.",
         Search(_LATE_RELEASE, "NoEarlyEviction", exhaustive=True),
-        Change("_locks/acquire.py", "runtime.current.entry_id()", "self._options.owner"),
+        Change("_locks/acquire.py", "runtime.current.entry_id()", "options.owner"),
     ),
     bug(
         "id of the process: All attempts of a process enter under one id, so one party takes the entry of another.",
         Search(Plan("embedded", processes=1), "Progress", "Fence", "TrueLoss"),
-        Change("_locks/acquire.py", "runtime.current.entry_id()", 'self._options.owner.partition(".")[0]'),
+        Change("_locks/acquire.py", "runtime.current.entry_id()", 'options.owner.partition(".")[0]'),
     ),
 )
 
@@ -173,23 +173,31 @@ WAITING: Final = (
     bug(
         "waiter not renewed: A waiter lets its own lease end, and loses its place.",
         Search(Plan("long work", parties=3), "KeptPlace"),
-        Change("_locks/acquire.py", "renewal = next_renewal(self._started, self._options.lease)", "renewal = math.inf"),
+        Change(
+            "_locks/acquire.py",
+            "renewal = next_renewal(self._entry.started",
+            "renewal = math.inf or (self._entry.started",
+        ),
     ),
     bug(
         "absence in old image: An eventually consistent read that lacks our entry proves that it is gone.",
         Search(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace"),
-        Change("_locks/acquire.py", "in (False, True):", "in (False, True)[: 1 if self._entry else 2]:"),
+        Change("_locks/acquire.py", "in (False, True):", "in (False, True)[: 1 if self._entry.stored else 2]:"),
     ),
     bug(
         "old image without us: An image from before we entered decides who is ahead of us.",
         Search(Plan("polling", faults={Fault.STALE: 1}), "OneHolder"),
-        Change("_locks/acquire.py", "found = self._state", "found = (image and self._entry) or self._state"),
+        Change("_locks/acquire.py", "found = self._state", "found = (image and self._entry.stored) or self._state"),
     ),
     bug(
         "bell proves the turn: A waiter that is woken holds the lock, whatever it sees.",
         Search(_WOKEN, "Fifo", "OneHolder"),
         Change("_locks/acquire.py", "  if now >= renewal", "  self._is_woken = now < until\n        if now >= renewal"),
-        Change("_locks/acquire.py", "     if not ahead and", "     if (not ahead or vars(self).get('_is_woken')) and"),
+        Change(
+            "_locks/acquire.py",
+            "     if not ahead and self",
+            "     if (not ahead or vars(self).get('_is_woken')) and self",
+        ),
     ),
     bug(
         "locks in any order: Locks are taken in the order in which they are named: parties wait in a circle.",
@@ -212,8 +220,9 @@ WAITING: Final = (
         Change("_locks/held_lock.py", "self.clock.renewed(started)", "self.clock.renewed(runtime.current.monotonic())"),
         Change(
             "_locks/acquire.py",
-            "            return request()\n        except Refused",
-            "            image, self._started = request(), runtime.current.monotonic()\n"
+            "            return request(new)\n        except Refused",
+            "            image, started = request(new), runtime.current.monotonic()\n"
+            "            self._entry = self._entry._replace(started=started)\n"
             "            return image\n        except Refused",
         ),
     ),
@@ -239,7 +248,7 @@ WAITING: Final = (
     bug(
         "inner release: The first of several releases removes our entry.",
         Search(Plan("re-entry"), "Progress", "Fence"),
-        Change("_locks/held_lock.py", "return self.depth == 0", "return True"),
+        Change("_locks/lock.py", "        if held.depth:\n            return\n", ""),
     ),
 )
 
@@ -256,7 +265,9 @@ PASSING: Final = (
         Change(
             "_locks/detach.py",
             "before = found.id  # of",
-            "self._new = self._new._replace(id=found.id)\n            return image  # of",
+            "new, started = self._entry.new._replace(id=found.id), runtime.current.monotonic()\n"
+            "            self._entry = self._entry._replace(new=new, started=started)\n"
+            "            return image  # of",
         ),
     ),
 )

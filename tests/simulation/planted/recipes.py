@@ -110,7 +110,7 @@ CALLS: Final = (
     bug(
         "stored result not looked at: A call whose turn comes does the work again.",
         Search(Plan("calls"), "OneResult"),
-        Change(_CALL, "if cls.kept_until_ms.attr_name in image:", "if False:"),
+        Change(_CALL, "if self._table.kept_until_ms.attr_name in image:", "if False:"),
     ),
     bug(
         "key not in the commit: A transaction stores its effect, and its result afterwards.",
@@ -131,12 +131,12 @@ CALLS: Final = (
         _PAUSED_CALLS,
         Change(
             "_locks/acquire.py",
-            "                image = evict_dead(self._row, dead, self._state) if dead else None\n",
-            "                if dead:\n"
+            "                ahead = self._state.ahead_of(entry)\n",
+            "                ahead = self._state.ahead_of(entry)\n"
+            "                if dead := self._watch(ahead):\n"
             "                    self._leave()\n"
-            "                    self._may_be_in, self._entry = False, dead[0]\n"
-            "                    return (yield from self._grant(lock_requests.read(self._row, consistent=True)))\n"
-            "                image = None\n",
+            "                    self._entry, entry, ahead = self._entry._replace(may_be_stored=False), dead[0], ()\n"
+            "                    image = lock_requests.read(self._row, consistent=True)\n",
         ),
     ),
 )
