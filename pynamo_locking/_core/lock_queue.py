@@ -425,18 +425,16 @@ class EntryOwnership(NamedTuple):
 
     def ended(self) -> EntryOwnership:
         """Note that a request of ours has removed it, or that it is gone."""
-        return self._over(HoldState.ENDED)
+        return self if self.state in _OVER else self._replace(state=HoldState.ENDED)
 
     def orphaned(self) -> EntryOwnership:
         """Note that its holder has given it up, or is gone, and no request is known to have removed it."""
-        return self._over(HoldState.LEFT if self.state is HoldState.KEPT else HoldState.ORPHANED)
+        state = HoldState.LEFT if self.state is HoldState.KEPT else HoldState.ORPHANED
+        return self if self.state in _OVER else self._replace(state=state)
 
     def detached(self) -> EntryOwnership:
         """Note that another entry has taken its place."""
-        return self._over(HoldState.DETACHED)
-
-    def _over(self, state: HoldState) -> EntryOwnership:
-        return self if self.is_over else self._replace(state=state)
+        return self if self.state in _OVER else self._replace(state=HoldState.DETACHED)
 
     def kept(self) -> EntryOwnership:
         """Note that it stays if its holder is interrupted."""

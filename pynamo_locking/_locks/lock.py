@@ -263,7 +263,8 @@ class LockHandle(Generic[M]):
             self._given = None
         self.entry, self.is_awaited = held, is_awaited
         self.depth += 1
-        held.note(EntryOwnership.claimed)
+        if held.ownership.stays:
+            held.note(EntryOwnership.claimed)
 
     def _undo(self, before: Before | None) -> None:
         """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
