@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
+from pynamo_locking._core.row_keys import brief
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, writer_of
@@ -151,7 +152,7 @@ def resume(
         of_model = _chosen(by_table.get(of_table, []), name)
         if of_model is None:
             raise ConfigurationError(
-                f"the suspended transaction {id_!r:.80} has items of {of_table!r}: name their model, {name}."
+                f"the suspended transaction {id_!r:.80} has items of {of_table!r}: name their model, {brief(name)}."
             )
         planned += _found(members, of_model, list(group))
     row.delete(None, checks=True)
