@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer, Next, RetryPolicy, RetryState
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.row_keys import row_name
 from pynamo_locking._io import event_stream, responses, runtime
@@ -395,6 +395,11 @@ def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
             in_doubt = in_doubt or responses.is_ambiguous(error.cause)
             if not is_sent_again(sending, Answer.UNANSWERED):
                 raise
+        except LockingError as error:
+            if not in_doubt or not isinstance(error.cause, responses.BOTOCORE_EXCEPTIONS):
+                raise
+            setattr(error.cause, responses.REPEATED, True)  # a refusal for good says nothing of an earlier copy
+            raise Unavailable(error.cause) from error
 
 
 def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import dynamodb, transactions
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.transactions import (
     CannotBeStaged,
@@ -73,13 +73,12 @@ from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import DELETE, OutcomeQuery
 from pynamo_locking.exceptions import (
     Conflict,
-    CorruptRow,
     ItemLocked,
     OutcomeUnknown,
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
-    UnknownFormat,
+    add_context,
     also,
     ask_by,
 )
@@ -162,6 +161,8 @@ def recorded_outcome(options: TransactionOptions, path: CommitPath, error: Excep
             return None if record is None or not record.state.is_committed else options.id
     except Unavailable:
         pass
+    except LockingError as failure:  # the key, or the record, cannot be read: then nobody knows more than before
+        add_context(error, failure)
     return None
 
 
@@ -397,7 +398,7 @@ class MultiRequestCommit:
         """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
         try:
             stored = transaction_record.abort(self._record_table, self._record.id, "itself")
-        except (Unavailable, CorruptRow, UnknownFormat) as silence:
+        except (Unavailable, LockingError) as silence:
             if self._is_sent:
                 raise self._unknown(silence) from error
             logger.warning("transaction %s could not be aborted, and will expire: %s", self._record.id, silence)
@@ -416,7 +417,7 @@ class MultiRequestCommit:
             f"the transaction {self._record.id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
-    def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
+    def _unknown(self, silence: Unavailable | LockingError) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self._record.id} may or may not have been committed: its record could not be read "
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
