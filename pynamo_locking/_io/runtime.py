@@ -47,7 +47,6 @@ class _Plain:
 
 def _in_one_line(record: logging.LogRecord) -> bool:
     """Keep text of stored rows, such as owners and ids, from forging lines of a log."""
-    record.msg = plain(record.msg)
     if isinstance(record.args, tuple):
         record.args = tuple(each if isinstance(each, (int, float)) else _Plain(each) for each in record.args)
     return True

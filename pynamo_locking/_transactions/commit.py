@@ -161,7 +161,9 @@ def recorded_outcome(options: TransactionOptions, path: CommitPath, error: Excep
             return None if record is None or not record.state.is_committed else options.id
     except Unavailable:
         pass
-    except LockingError as failure:  # the key, or the record, cannot be read: then nobody knows more than before
+    except LockingError as failure:  # the key, or the record, cannot be read: nobody knows more than before
+        if not isinstance(error, OutcomeUnknown):
+            raise
         add_context(error, failure)
     return None
 
