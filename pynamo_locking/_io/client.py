@@ -324,9 +324,14 @@ def _name_of(connection: Connection, action: dict[str, Any]) -> str:
 
 
 def scan(
-    model: type[Model], condition: Condition | None, attributes: list[str] | None = None, *, is_consistent: bool = True
+    model: type[Model],
+    condition: Condition | None,
+    attributes: list[str] | None = None,
+    *,
+    is_consistent: bool = True,
+    check: Callable[[dict[str, Any]], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table that fulfil a condition, as stored, page by page."""
+    """Yield the items of a table that fulfil a condition, as stored, page by page; `check` may refuse an answer."""
     connection = connection_of(model)
     start: Any = None
     while True:
@@ -336,6 +341,8 @@ def scan(
             consistent_read=is_consistent,
             exclusive_start_key=start,
         )
+        if check is not None:
+            check(answer)
         yield from answer["Items"]
         start = answer.get("LastEvaluatedKey")
         if start is None:
