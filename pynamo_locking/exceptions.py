@@ -389,7 +389,7 @@ def add_context(error: BaseException, failure: BaseException) -> None:
     """Let a failure of what was done after an error be its context, and keep the earlier context behind it."""
     last = failure
     while last.__context__ not in (None, error):
-        last = last.__context__  # type: ignore[assignment]
+        last = last.__context__
     last.__context__ = error.__context__  # instead of the error itself: a chain has an end
     error.__context__ = failure
 

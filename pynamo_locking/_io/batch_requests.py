@@ -255,7 +255,7 @@ def _note_refusals(write: StatementWrite, errors: Sequence[dict[str, Any] | None
 
 
 def _refusal(error: dict[str, Any] | None) -> str:
-    """Say why no such statement can be sent; empty if it was applied, or if the reason is a value, a token or a limit."""
+    """Say why no such statement can be sent; empty if this one was applied, or refused for its values, or for now."""
     if error is None:
         return ""
     code, message = str(error.get("Code")), str(error.get("Message"))

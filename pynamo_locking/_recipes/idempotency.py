@@ -164,10 +164,10 @@ class IdempotencyTable(NamedLock):
             owner: label for people, as in `LockableModel.locked`.
             lambda_context: the second argument of the Lambda handler that the call is made in. Then `lease` is what is
                 left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
-            store_errors: exceptions that are results, their subclasses included, as in an ``except`` clause: stored, and
+            store_errors: exceptions that are results, and their subclasses, as in an ``except`` clause: stored, and
                 raised again by a repeat, with equal arguments and attributes, which are JSON unless `serializer` takes
-                more. One that a repeat could not make equal is a `ConfigurationError`, and is not stored. The process
-                of the repeat has imported its class.
+                more. One that a repeat could not make equal is not stored, which raises `ConfigurationError`. The
+                process of the repeat must have imported its class.
             serializer: has `dumps` to text and `loads`, as the module `json` has.
             on_abandoned: what to do if an earlier call did not end, and its lease has: it was killed, or is stuck.
                 ``"run"`` makes the call again. ``"raise"`` raises `CallAbandoned` on entering, also in later calls, and
@@ -332,7 +332,7 @@ def _named(name: str, kinds: Iterable[type[Exception]]) -> type[Exception] | Non
     return found
 
 
-def _facts_of(error: Exception) -> list[Any]:
+def _facts_of(error: Exception) -> list[Any] | dict[str, Any]:
     """Return what an exception carries, as the text of a result keeps it: its arguments, and its attributes if any."""
     arguments, attributes = list(error.args), dict(vars(error))
     return arguments if not attributes else {"args": arguments, "attributes": attributes}
@@ -356,6 +356,18 @@ def _shown_by(error: Exception) -> list[tuple[str, Any]]:
             if is_kept_apart and not name.startswith("__"):
                 shown[name] = getattr(error, name, None)
     return sorted(shown.items())
+
+
+def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializer: Serializer) -> str:
+    """Say why a repeat would not raise an exception that is equal to this one; empty if it would."""
+    if _named(_name_of(type(error)), kinds) is not type(error):
+        return "another exception has its name"
+    try:
+        again = _made_again(type(error), serializer.loads(serializer.dumps(_facts_of(error))))
+        shown = [(serializer.dumps(_shown_by(each)), str(each)) for each in (error, again)]
+    except Exception as failure:  # noqa: BLE001 - of the caller's serializer, or of the caller's class
+        return str(failure)
+    return "" if shown[0] == shown[1] else f"a repeat would raise {again!r:.200}"
 
 
 def _is_kept(until_ms: float | None) -> bool:
@@ -621,21 +633,14 @@ class IdempotentCall:
 
     def _encode_error(self, error: Exception) -> None:
         """Note an exception that a repeat raises again; refuse one that it could not make equal to this one."""
-        name, serializer = _name_of(type(error)), self._terms.serializer
-        try:
-            if _named(name, self._terms.store_errors) is not type(error):
-                raise ValueError("another exception has its name")
-            facts = _facts_of(error)
-            again = _made_again(type(error), serializer.loads(serializer.dumps(facts)))
-            shown, will_be_shown = serializer.dumps(_shown_by(error)), serializer.dumps(_shown_by(again))
-            if (shown, str(error)) != (will_be_shown, str(again)):
-                raise ValueError(f"a repeat would raise {again!r:.200}")
-        except Exception as reason:
+        name = _name_of(type(error))
+        why = _why_not_again(error, self._terms.store_errors, self._terms.serializer)
+        if why:
             raise ConfigurationError(
                 f"the call {self.key!r:.80} has ended with {name}, which is in `store_errors` and cannot be stored: "
-                f"{reason}. Raise one whose arguments and attributes are what the serializer takes, JSON unless set."
+                f"{why}. Raise one whose arguments and attributes are what the serializer takes, JSON unless set."
             ) from error
-        self._encode(facts, name)
+        self._encode(_facts_of(error), name)
 
     def _encode(self, value: object, error: str | None = None) -> None:
         if self._text is not None:

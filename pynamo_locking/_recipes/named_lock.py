@@ -248,6 +248,6 @@ def _refuse_ahead(now_s: float, answer: dict[str, Any]) -> None:
     its_s = responses.time_s_of(answer)
     if its_s is not None and now_s - its_s > _MOST_AHEAD_S:
         raise ConfigurationError(
-            f"the clock of this machine is {now_s - its_s:.0f} s ahead of DynamoDB's, so prune() would delete rows that "
-            f"are still kept. Nothing was deleted: set the clock."
+            f"the clock of this machine is {now_s - its_s:.0f} s ahead of DynamoDB's, so prune() would delete rows "
+            f"that are still kept. Nothing was deleted: set the clock."
         )

@@ -137,7 +137,7 @@ def _changes(member: TransactionItem, after: Image) -> SimpleNamespace:
     return SimpleNamespace(set=flat, deep=deep, remove=[name for name in removed if name not in ours])
 
 
-def _is_deep(value: Mapping[str, Any]) -> bool:
+def _is_deep(value: Image) -> bool:
     try:
         check_levels(value, _AROUND)
     except Refusal:

@@ -37,6 +37,7 @@ from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.transactions import current_transaction
 from tests.support.call_models import Calls
+from tests.support.models import Locks
 from tests.support.parties import in_thread, shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 from tests.support.wire import Send, count_requests, intercepted, on
@@ -116,7 +117,7 @@ class Twin(Declined):
 OLDER_TWIN = Twin
 
 
-class Twin(Declined):  # type: ignore[no-redef]  # noqa: F811 - on purpose
+class Twin(Declined):  # type: ignore[no-redef]
     """The other one."""
 
 
@@ -229,7 +230,7 @@ def test_an_exception_that_is_final_is_a_result(calls, way):
             charge.call("o-1", -3)
         assert refused.value.args == ("no money", -3)
     assert charge.done == [-3]
-    with pytest.raises(ConfigurationError, match="has ended with .*Declined"), calls.call("charge#o-1"):
+    with pytest.raises(ConfigurationError, match=r"has ended with .*Declined"), calls.call("charge#o-1"):
         raise AssertionError
 
 
@@ -305,7 +306,7 @@ def test_an_error_of_a_class_that_is_not_known_here_is_refused_by_its_name(memor
     with pytest.raises(CardDeclined), Calls.call("k", store_errors=(Declined,)):
         raise CardDeclined("no money")
     with (
-        pytest.raises(ConfigurationError, match="test_idempotent.CardDeclined, .*no money"),
+        pytest.raises(ConfigurationError, match=r"test_idempotent\.CardDeclined, .*no money"),
         Calls.call("k", store_errors=(Refused,)),
     ):
         raise AssertionError
@@ -422,8 +423,8 @@ class Number(int, Enum):
 
 
 def test_a_key_that_is_an_enum_is_its_value(memory):
-    """In a decorator, its prefix, a block and a transaction, and of a lock and its range: in every release of Python."""
-    memory.bind(Calls, Purse, Transactions)
+    """In a decorator, its prefix, a block and a transaction, and in a range of a name: in every release of Python."""
+    memory.bind(Calls, Purse, Transactions, Locks)
 
     @idempotent(Calls, key="kind", key_prefix=Kind.CHARGE)
     def charge(kind: Any) -> str:
@@ -441,6 +442,9 @@ def test_a_key_that_is_an_enum_is_its_value(memory):
         tx.save(Purse("p", balance=2))
     assert tx.is_repeated
     assert Transactions.outcome(idempotency_key=Kind.PAY) == "committed"
+    with Locks.locked_range("r", Number.ONE, 2):
+        [entry] = Locks.lock_state("r").entries
+    assert entry.lock_mode.lower == ("N", "1")
 
 
 class Interrupted:
