@@ -390,6 +390,15 @@ def ask_by(error: OutcomeUnknown, question: Question) -> None:
     error._question = question
 
 
+def add_context(error: BaseException, failure: BaseException) -> None:
+    """Let a failure of what was done after an error be its context, and keep the earlier context behind it."""
+    last = failure
+    while last.__context__ not in (None, error):
+        last = last.__context__
+    last.__context__ = error.__context__  # instead of the error itself: a chain has an end
+    error.__context__ = failure
+
+
 def gave_up(error: Any, what: str, attempts: int) -> None:
     """Add the number of attempts to the message of the last error."""
     message = f"{what} gave up after attempt {attempts} of {attempts}: {error}"

@@ -98,6 +98,14 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST_OWNER else f"{text[:LONGEST_OWNER]}..."
 
 
+def spelled(value: str | int) -> str:
+    """Return a text or a whole number as DynamoDB gets it.
+
+    An `Enum` that is a text has other words in a format string, and other ones in each release of Python.
+    """
+    return str.__str__(value) if isinstance(value, str) else int.__repr__(value)
+
+
 def brief(text: object) -> str:
     """Return a key or a name for logs and messages: `plain`, and cut."""
     return plain(cut(str(text)))

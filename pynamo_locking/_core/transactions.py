@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -22,6 +23,7 @@ from pynamo_locking._core.lease import (
     is_silent_for_too_long,
 )
 from pynamo_locking._core.lock_queue import HeartbeatObservation
+from pynamo_locking._core.row_keys import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -294,13 +296,12 @@ _LONGEST_KEY: Final = 2000
 
 def row_of_key(key: object) -> str:
     """Return the name of the row of an idempotency key; `InvalidInput` if it is none."""
-    try:
-        is_key = isinstance(key, str) and 0 < len(key.encode()) <= _LONGEST_KEY
-    except UnicodeEncodeError:
-        is_key = False
-    if not is_key:
-        raise InvalidInput(f"an idempotency key is a text of 1 to {_LONGEST_KEY:,} bytes, not {key!r:.80}.")
-    return f"key#{key}"
+    if isinstance(key, str):
+        text = spelled(key)
+        with contextlib.suppress(UnicodeEncodeError):
+            if 0 < len(text.encode()) <= _LONGEST_KEY:
+                return f"key#{text}"
+    raise InvalidInput(f"an idempotency key is a text of 1 to {_LONGEST_KEY:,} bytes, not {key!r:.80}.")
 
 
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a separate row.

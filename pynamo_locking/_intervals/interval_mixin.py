@@ -30,11 +30,11 @@ from pynamo_locking._intervals.disjoint_writes import (
 from pynamo_locking._intervals.intervals import IntervalAttributes, Span, enclosing, interval_attributes_of
 from pynamo_locking._intervals.queries import IntervalQueries, value_of
 from pynamo_locking._io import concurrency, runtime
-from pynamo_locking._items import conditions, versions
+from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin, VersionedMixin
 from pynamo_locking._models.writes import check_alone, prepare_save
-from pynamo_locking._pynamodb import hash_name_of
+from pynamo_locking._pynamodb import hash_name_of, key_values_of
 from pynamo_locking._transactions.transaction import Transaction, items_of
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionAborted, TransactionConflict, also
 
@@ -228,6 +228,7 @@ class Intervals(IntervalQueries[_M]):
                     f"this {self._model.__name__} is stored already, in version {versions.known_state(row).version}: "
                     f"save() it, or move() it."
                 )
+            _refuse_without_version(row)
             self._check_same_table(row, "insert_disjoint")
         return given
 
@@ -235,6 +236,8 @@ class Intervals(IntervalQueries[_M]):
         """Refuse anything but an instance that was loaded from, or saved to, the table of this model."""
         if isinstance(row, self._model) and method == "move":  # which saves the row with all of its values
             versions.check_whole(row)
+        if isinstance(row, self._model):
+            _refuse_without_version(row)
         if not isinstance(row, self._model) or versions.known_state(row).version is None:
             raise ConfigurationError(
                 f"{method}() needs a stored {self._model.__name__}, not {row!r}: see insert_disjoint()."
@@ -388,6 +391,7 @@ class IntervalMixin(VersionedMixin):
                 stored = refused.stored
         else:
             self._prepare_save()
+            _refuse_without_version(self)
         with _dressed(PutError):
             placing = saving(axis, self, condition, checks=add_version_condition)
             its = None if stored is None else axis.span_in(stored[1])
@@ -455,6 +459,7 @@ class IntervalMixin(VersionedMixin):
             return condition
         if actions is not None:
             return conditions.both(condition, axis.is_stored())
+        _refuse_without_version(self)
         if versions.known_state(self).version is None:
             raise ConfigurationError(
                 f"a transaction would store this {type(self).__name__} without a check for overlaps: use "
@@ -492,6 +497,15 @@ class IntervalMixin(VersionedMixin):
         if writer is not None:
             writer.kept = self._same_interval
         return writer
+
+
+def _refuse_without_version(row: IntervalMixin) -> None:
+    """Refuse a row that another program has stored: without a version nothing tells it from a new one."""
+    if versions.lacks_version(row):
+        raise ConfigurationError(
+            f"{keys.label_of(type(row), key_values_of(row))} was stored by another program, and has no version yet: "
+            f"call touch() first, which gives it one."
+        )
 
 
 def _show(row: IntervalMixin, axis: IntervalAttributes, ends: Iterable[Any]) -> None:

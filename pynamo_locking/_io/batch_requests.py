@@ -7,6 +7,7 @@ also finds out why.
 
 from __future__ import annotations
 
+import math
 import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -144,8 +145,17 @@ _LONGEST: Final = 8192
 #: With more bytes of values a write is sent alone, so that a batch has at most 1 MB.
 LARGEST_BYTES: Final = 40_000
 
-#: What may follow from a statement that the engine does not know, or the caller may not send.
-_NOT_UNDERSTOOD: Final = frozenset({"ValidationError", "AccessDenied"})
+#: DynamoDB's codes where the caller may send no statements, for a request and for a statement.
+_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied"})
+
+#: The code of an engine that knows no such operation.
+_NO_OPERATION: Final = "UnknownOperationException"
+
+#: What an engine says of a statement that it does not know. The code is that of any value that cannot be stored.
+_MALFORMED: Final = "wasn't well formed"
+
+#: For so long no batch is sent where statements are refused, in seconds: a permission may be given meanwhile.
+_OFF_S: Final = 300.0
 
 #: What DynamoDB says of a statement that it may apply later.
 _BUSY: Final = dynamodb.THROTTLING | {"TransactionConflict"}
@@ -153,8 +163,8 @@ _BUSY: Final = dynamodb.THROTTLING | {"TransactionConflict"}
 #: The end of a statement whose answer shows the deleted item: without it, a DELETE of nothing looks applied.
 _SHOWN: Final = " RETURNING ALL OLD *"
 
-#: The tables for which an engine has refused statements, with its place.
-_refused: set[Hashable] = set()
+#: The tables for which an engine has refused statements, with its place: until when none are sent, on our clock.
+_off_until_s: dict[Hashable, float] = {}
 
 
 class StatementResult(Enum):
@@ -179,7 +189,8 @@ class StatementWrite(NamedTuple):
 
 def are_used(connection: Connection, table: str) -> bool:
     """Tell whether several writes of that table are sent in one request."""
-    return dynamodb.MOST_STATEMENTS > 1 and _place(connection, table) not in _refused
+    off_until_s = _off_until_s.get(_place(connection, table), -math.inf)
+    return dynamodb.MOST_STATEMENTS > 1 and runtime.current.monotonic() >= off_until_s
 
 
 def _place(connection: Connection, table: str) -> Hashable:
@@ -209,13 +220,11 @@ def send(writes: Sequence[StatementWrite | None]) -> list[StatementResult]:
 def _sent(first: StatementWrite, batch: list[Any]) -> list[StatementResult]:
     try:
         answer = client.dispatch(first.connection, "BatchExecuteStatement", {"Statements": batch})
-    except Exception as error:  # noqa: BLE001 - an emulator may raise anything for what it does not know
-        if not responses.is_transient(error):
-            _refuse(first, f"{responses.code_of(error) or type(error).__name__}: {responses.message_of(error)}")
+    except Exception as error:  # noqa: BLE001 - the single requests will show what is wrong with a value, or a token
+        _note_refusals(first, [{"Code": responses.code_of(error), "Message": responses.message_of(error)}])
         return [_result_of_all(error)] * len(batch)
     errors = [each.get("Error") for each in answer["Responses"]]
-    if all(error is not None and error.get("Code") in _NOT_UNDERSTOOD for error in errors):
-        _refuse(first, f"{errors[0]['Code']}: {errors[0].get('Message')}")
+    _note_refusals(first, errors)
     return [_result(statement, each) for statement, each in zip(batch, answer["Responses"], strict=True)]
 
 
@@ -235,16 +244,29 @@ def _result(statement: dict[str, Any], response: dict[str, Any]) -> StatementRes
     return StatementResult.BUSY if error.get("Code") in _BUSY else StatementResult.NOT_APPLIED
 
 
-def _refuse(write: StatementWrite, why: str) -> None:
-    """Send the writes of a table one by one from now on."""
+def _note_refusals(write: StatementWrite, errors: Sequence[dict[str, Any] | None]) -> None:
+    """Send the writes of a table one by one for a while, if none of these can ever be sent in a statement."""
+    refusals = [_refusal(error) for error in errors]
+    if not all(refusals):
+        return
     table = write.kwargs["TableName"]
-    _refused.add(_place(write.connection, table))
-    logger.warning(
-        "writes of %s are sent one by one from now on, since batches of statements are refused, which need the "
-        "permissions dynamodb:PartiQLInsert, dynamodb:PartiQLUpdate and dynamodb:PartiQLDelete: %s",
-        table,
-        why,
-    )
+    _off_until_s[_place(write.connection, table)] = runtime.current.monotonic() + _OFF_S
+    logger.warning("for %d s writes of %s are sent one by one, since %s", _OFF_S, table, refusals[0])
+
+
+def _refusal(error: dict[str, Any] | None) -> str:
+    """Say why no such statement can be sent; empty if this one was applied, or refused for its values, or for now."""
+    if error is None:
+        return ""
+    code, message = str(error.get("Code")), str(error.get("Message"))
+    if code in _DENIED:
+        return (
+            "batches of statements need the permissions dynamodb:PartiQLInsert, dynamodb:PartiQLUpdate and "
+            f"dynamodb:PartiQLDelete: {message}"
+        )
+    if code == _NO_OPERATION or _MALFORMED in message:
+        return f"this DynamoDB knows no such statements: {message}"
+    return ""
 
 
 class _NoStatement(Exception):  # noqa: N818 - an answer, not an error

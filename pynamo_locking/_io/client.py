@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer, Next, RetryPolicy, RetryState
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.row_keys import row_name
 from pynamo_locking._io import event_stream, responses, runtime
@@ -324,9 +324,14 @@ def _name_of(connection: Connection, action: dict[str, Any]) -> str:
 
 
 def scan(
-    model: type[Model], condition: Condition | None, attributes: list[str] | None = None, *, is_consistent: bool = True
+    model: type[Model],
+    condition: Condition | None,
+    attributes: list[str] | None = None,
+    *,
+    is_consistent: bool = True,
+    check: Callable[[dict[str, Any]], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table that fulfil a condition, as stored, page by page."""
+    """Yield the items of a table that fulfil a condition, as stored, page by page; `check` may refuse an answer."""
     connection = connection_of(model)
     start: Any = None
     while True:
@@ -336,6 +341,8 @@ def scan(
             consistent_read=is_consistent,
             exclusive_start_key=start,
         )
+        if check is not None:
+            check(answer)
         yield from answer["Items"]
         start = answer.get("LastEvaluatedKey")
         if start is None:
@@ -395,6 +402,11 @@ def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
             in_doubt = in_doubt or responses.is_ambiguous(error.cause)
             if not is_sent_again(sending, Answer.UNANSWERED):
                 raise
+        except LockingError as error:
+            if not in_doubt or not isinstance(error.cause, responses.BOTOCORE_EXCEPTIONS):
+                raise
+            setattr(error.cause, responses.REPEATED, True)  # a refusal for good says nothing of an earlier copy
+            raise Unavailable(error.cause) from error
 
 
 def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import (
@@ -88,6 +89,15 @@ def was_repeated(error: BaseException | None) -> bool:
     if noted is not None:
         return bool(noted)
     return bool(_response(_original(error)).get("ResponseMetadata", {}).get("RetryAttempts", 0))
+
+
+def time_s_of(answer: Mapping[str, Any]) -> float | None:
+    """Return when DynamoDB has answered, by its own clock; None if the response does not say so."""
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    try:
+        return parsedate_to_datetime(headers["date"]).timestamp()
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def answer_in(error: BaseException, *, is_single: bool = False) -> Answer:

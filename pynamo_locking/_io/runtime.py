@@ -22,6 +22,7 @@ from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.row_keys import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,29 @@ _T = TypeVar("_T")
 
 #: What the whole package logs to.
 logger: logging.Logger = logging.getLogger("pynamo_locking")
+
+
+class _Plain:
+    """An argument of a log record in one line: it may be, or quote, what somebody has stored in a table."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return plain(self._value)
+
+    def __repr__(self) -> str:
+        return plain(repr(self._value))
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Keep text of stored rows, such as owners and ids, from forging lines of a log."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(each if isinstance(each, (int, float)) else _Plain(each) for each in record.args)
+    return True
+
+
+logger.addFilter(_in_one_line)
 
 try:
     from snapshot_restore_py import register_after_restore as _register  # AWS's, which the runtimes of Lambda have

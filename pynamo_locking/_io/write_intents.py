@@ -195,8 +195,8 @@ def _send(row: LockRow, intent: WriteIntent, request: StatementWrite) -> None:
         logger.debug("another process has removed the intent of %s from %s", intent.id, row.label)
     except responses.BOTOCORE_EXCEPTIONS as error:
         raise LockingError(
-            f"{row.label} carries the intent of the decided transaction {intent.id}, and DynamoDB refused to remove "
-            f"it: {responses.code_of(error)}: {responses.message_of(error)}",
+            f"{row.label} carries the intent of the decided transaction {brief(intent.id)}, and DynamoDB refused to "
+            f"remove it: {responses.code_of(error)}: {responses.message_of(error)}",
             cause=error,
         ) from error
 

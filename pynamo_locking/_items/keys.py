@@ -10,7 +10,7 @@ from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
-from pynamo_locking._core.row_keys import canonical_number, cut, row_name
+from pynamo_locking._core.row_keys import canonical_number, cut, row_name, spelled
 from pynamo_locking._io.stored_rows import encoded
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
@@ -181,7 +181,7 @@ def free_bound(value: Any) -> Bound | None:
     if isinstance(value, (str, bytes)):
         return "S" if isinstance(value, str) else "B", value
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
-        return "N", canonical_number(str(value))
+        return "N", canonical_number(spelled(value) if isinstance(value, int) else str(value))
     raise InvalidInput(f"a range of a name goes from and to numbers, strings, bytes or datetimes, not {value!r:.80}.")
 
 

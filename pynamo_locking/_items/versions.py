@@ -222,6 +222,7 @@ class ItemState(NamedTuple):
         values: what the rows of its unique values depend on, and the version and write id of the item that has them.
         notes: what upper floors keep with the instance, by its class.
         part: the stored names of the attributes that the instance was read with; None for all.
+        was_read: whether the instance was loaded from a stored item.
     """
 
     written_by: WrittenBy = WrittenBy()
@@ -229,6 +230,7 @@ class ItemState(NamedTuple):
     values: tuple[Known, Mapping[str, Any]] = (Known(), {})
     notes: Mapping[type, Any] = {}
     part: frozenset[str] | None = None
+    was_read: bool = False
 
     def __deepcopy__(self, memo: object) -> ItemState:
         """Nothing in it is changed."""
@@ -281,6 +283,11 @@ def _version_of(item: Model) -> int | None:
     return version
 
 
+def lacks_version(item: Model) -> bool:
+    """Tell whether an instance was loaded from an item without a version, as another program stores it."""
+    return _version_of(item) is None and _state_of(item).was_read
+
+
 def removable(item: Model) -> frozenset[str] | None:
     """Return those names in the stored item that a save may have to remove; None if they are not known.
 
@@ -327,7 +334,7 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
     shape = shape_of(type(item))
     write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
     by = _written_by(item, _version_of(item), write_id, image)
-    _change(item, written_by=by, lacking=(), part=None)
+    _change(item, written_by=by, lacking=(), part=None, was_read=True)
     if shape.unique is not None:
         note_values(item, image)
 

@@ -19,7 +19,7 @@ from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.context import entry_held_here
 from pynamo_locking._locks.detach import Attachment
 from pynamo_locking._locks.options import M
-from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
+from pynamo_locking.exceptions import LockLost, add_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -365,12 +365,13 @@ class LockHandle(Generic[M]):
     def _give_back_after(self, error: BaseException | None) -> None:
         try:
             self._give_back()
-        except (LockLost, CorruptRow, UnknownFormat) as loss:
+        except LockingError as loss:  # also of a release that DynamoDB refuses: the lease ends without it
             if error is None:
                 raise
             is_told = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
             if not is_told:
                 logger.warning("%s (while leaving on %r)", loss, error)
+                add_context(error, loss)
 
     def __del__(self) -> None:
         """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""

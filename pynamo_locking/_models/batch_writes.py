@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from pynamodb.constants import ITEM
 from pynamodb.exceptions import PutError, TransactWriteError
@@ -52,6 +53,25 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
+#: A warning names so many items.
+_MOST_NAMED: Final = 5
+
+
+def warn_of_lost_writes(source: object, items: Sequence[object]) -> None:
+    """Warn that planned writes are gone, with the object that was to send them; it is used in a ``with`` statement."""
+    if not items:
+        return
+    named = ", ".join(str(item) for item in items[:_MOST_NAMED])
+    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
+    warnings.warn(
+        f"a {type(source).__name__} is gone that was never committed, so nothing of it was written, of {named}{more}: "
+        f"use it in a `with` statement, which commits at the end of its block.",
+        ResourceWarning,
+        source=source,
+        stacklevel=3,
+    )
+
+
 class TransactWrite(PynamoTransactWrite):
     """Up to 100 writes, all or none, each guarded by the version and the lock of its item.
 
@@ -91,8 +111,13 @@ class TransactWrite(PynamoTransactWrite):
         ConfigurationError: it was committed before. Or it has more than 100 actions, or two for one item; then also a
             `TransactWriteError`.
 
+    Warns:
+        ResourceWarning: it was never committed, and is gone. The warning names its items.
+
     Cost: 1 transactional write, two write units for each KB of each action.
     """
+
+    _is_left = True  # until it is made, and after its block: nobody expects a commit
 
     def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
         super().__init__(client_request_token or runtime.current.token(), **options)
@@ -111,6 +136,7 @@ class TransactWrite(PynamoTransactWrite):
         )
         self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
         self._placed_items: Any = None
+        self._is_left = False
 
     @override
     def condition_check(
@@ -268,10 +294,26 @@ class TransactWrite(PynamoTransactWrite):
         try:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
+            self._leave()
             if self._placed is not None:
                 self._placed_items.participation.end()
                 if not self._is_done:
                     self._placed_items.undo_from(0)
+
+    def _leave(self) -> None:
+        self._is_left = True
+        if self._placed is not None:
+            self._placed._is_over = True
+
+    def __del__(self) -> None:
+        """Warn of a transaction that nobody has committed."""
+        if self._is_left or self._is_committed:
+            return
+        placed = [] if self._placed is None else self._placed_items.by_key.values()
+        self._leave()
+        warn_of_lost_writes(
+            self, [*self._assembly.by_key, *(member.identity for member in placed if member.write is not None)]
+        )
 
     def _writer_of(self, model: Model) -> Writer | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
@@ -440,10 +482,15 @@ class GuardedBatch(Generic[M]):
     Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result. Made by
     `VersionedMixin.guarded_batch`.
 
+    Warns:
+        ResourceWarning: it was not used in a ``with`` statement, and is gone with its writes. The warning names them.
+
     Attributes:
         results: one `BatchResult` for each write, in the order in which they were added; empty until the block has
             ended.
     """
+
+    _has_ended = True  # until it is made
 
     def __init__(self, *, transactions: bool, workers: int, on_progress: Callable[[int, int], object] | None) -> None:
         if not is_count(workers):
@@ -507,6 +554,11 @@ class GuardedBatch(Generic[M]):
         self._has_ended = True
         if error[0] is None:
             self._commit()
+
+    def __del__(self) -> None:
+        """Warn of a batch that nobody has sent."""
+        if not self._has_ended:
+            warn_of_lost_writes(self, [job.identity or type(job.item).__name__ for job in self._jobs])
 
     def _commit(self) -> None:
         jobs = self._jobs
@@ -606,6 +658,7 @@ def _failure_of(act: Callable[[], object]) -> Exception | None:
 def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
     """Write all items or none, and return why each was refused."""
     transaction = TransactWrite(connection=connection_of(jobs[0].item).connection)
+    transaction._is_left = True  # each refusal is told
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
         error = _failure_of(transaction._commit)

@@ -31,7 +31,7 @@ from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import IDLE_TTL_S, Duration, lease_end_s, seconds
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import EntryOwnership, dead_among, eviction_traces
-from pynamo_locking._core.row_keys import plain
+from pynamo_locking._core.row_keys import brief, plain, spelled
 from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._io.stored_rows import Image, Place, Stored, known_format, number
 from pynamo_locking._items import versions
@@ -56,7 +56,7 @@ from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import CallAbandoned, Conflict, PayloadMismatch, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from pynamodb.expressions.update import Action
@@ -159,7 +159,10 @@ class IdempotencyTable(NamedLock):
             owner: label for people, as in `LockableModel.locked`.
             lambda_context: the second argument of the Lambda handler that the call is made in. Then `lease` is what is
                 left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
-            store_errors: exceptions that are results: stored, and raised again by a repeat, as ``type(*args)``.
+            store_errors: exceptions that are results, and their subclasses, as in an ``except`` clause: stored, and
+                raised again by a repeat, with equal arguments and attributes, which are JSON unless `serializer` takes
+                more. One that a repeat could not make equal is not stored, which raises `ConfigurationError`. The
+                process of the repeat must have imported its class.
             serializer: has `dumps` to text and `loads`, as the module `json` has.
             on_abandoned: what to do if an earlier call did not end, and its lease has: it was killed, or is stuck.
                 ``"run"`` makes the call again. ``"raise"`` raises `CallAbandoned` on entering, also in later calls, and
@@ -295,11 +298,63 @@ def check_terms(expires_after: Duration, store_errors: Any, serializer: Any, on_
     is_tuple = isinstance(store_errors, tuple)
     if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in store_errors)):
         raise ConfigurationError(f"store_errors must be a tuple of exception classes, not {store_errors!r}.")
-    if len({kind.__name__ for kind in store_errors}) < len(set(store_errors)):
+    if len({_name_of(kind) for kind in store_errors}) < len(set(store_errors)):
         raise ConfigurationError(
             f"store_errors has two exceptions of one name, by which a repeat knows them: {store_errors!r}."
         )
     return kept
+
+
+def _name_of(kind: type) -> str:
+    """Return the name of a class as a traceback shows it."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _named(name: str, kinds: Iterable[type[Exception]]) -> type[Exception] | None:
+    """Return the class of that name among classes and all classes that derive from them: of several, the newest."""
+    found = None
+    for kind in kinds:
+        is_it = _name_of(kind) == name
+        found = _named(name, type.__subclasses__(kind)) or (kind if is_it else None) or found
+    return found
+
+
+def _facts_of(error: Exception) -> list[Any] | dict[str, Any]:
+    """Return what an exception carries, as the text of a result keeps it: its arguments, and its attributes if any."""
+    arguments, attributes = list(error.args), dict(vars(error))
+    return arguments if not attributes else {"args": arguments, "attributes": attributes}
+
+
+def _made_again(kind: type[Exception], facts: Any) -> Exception:
+    """Return an exception with these facts. Its `__init__` is not called: it may ask for other arguments."""
+    arguments, attributes = (facts, {}) if isinstance(facts, list) else (facts["args"], facts["attributes"])
+    error: Exception = kind.__new__(kind, *arguments)
+    error.args = tuple(arguments)
+    vars(error).update(attributes)
+    return error
+
+
+def _shown_by(error: Exception) -> list[tuple[str, Any]]:
+    """Return everything that an exception shows, also what its class keeps outside of `vars`: slots, fields in C."""
+    shown = {"args": list(error.args), **vars(error)}
+    for kind in type(error).__mro__:
+        for name, attribute in vars(kind).items() if kind not in Exception.__mro__ else ():
+            is_kept_apart = inspect.ismemberdescriptor(attribute) or inspect.isgetsetdescriptor(attribute)
+            if is_kept_apart and not name.startswith("__"):
+                shown[name] = getattr(error, name, None)
+    return sorted(shown.items())
+
+
+def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializer: Serializer) -> str:
+    """Say why a repeat would not raise an exception that is equal to this one; empty if it would."""
+    if _named(_name_of(type(error)), kinds) is not type(error):
+        return "another exception has its name"
+    try:
+        again = _made_again(type(error), serializer.loads(serializer.dumps(_facts_of(error))))
+        shown = [(serializer.dumps(_shown_by(each)), str(each)) for each in (error, again)]
+    except Exception as failure:  # noqa: BLE001 - of the caller's serializer, or of the caller's class
+        return str(failure)
+    return "" if shown[0] == shown[1] else f"a repeat would raise {again!r:.200}"
 
 
 def _is_kept(until_ms: float | None) -> bool:
@@ -556,29 +611,39 @@ class IdempotentCall:
         if row.error is None:
             self._result = value
             return self
-        kind = next((each for each in self._terms.store_errors if each.__name__ == row.error), None)
+        kind = _named(row.error, self._terms.store_errors)
         if kind is None:
             raise ConfigurationError(
-                f"the call {self._terms.key!r:.80} has ended with {plain(row.error)}{tuple(value)!r:.80}, which is "
-                f"not in `store_errors` here."
+                f"the call {self._terms.key!r:.80} has ended with {brief(row.error)}, {value!r:.80}, and no class of "
+                f"that name that this process has imported is in `store_errors`, or derives from one there."
             )
-        raise kind(*value)
+        raise _made_again(kind, value)
 
     def _conclude(self, error: BaseException | None) -> BaseException | None:
         """Note the result, or a final exception, to be stored; return the exception with which nothing is stored."""
-        is_free = isinstance(error, Exception) and type(error) not in self._terms.store_errors
+        is_free = isinstance(error, Exception) and not isinstance(error, self._terms.store_errors)
         self._edit.leaves_entry = self._terms.on_abandoned == "raise" and not is_free
         try:
             if error is None:
                 self._encode(self._result)
-            elif type(error) in self._terms.store_errors:
-                type(error)(*error.args)  # what a repeat could not make is not stored
-                self._encode(list(error.args), type(error).__name__)
+            elif isinstance(error, self._terms.store_errors):
+                self._encode_error(error)
             else:
                 return error
         except BaseException as failure:  # noqa: BLE001 - it is raised once the block has ended
             return failure
         return None
+
+    def _encode_error(self, error: Exception) -> None:
+        """Note an exception that a repeat raises again; refuse one that it could not make equal to this one."""
+        name = _name_of(type(error))
+        why = _why_not_again(error, self._terms.store_errors, self._terms.serializer)
+        if why:
+            raise ConfigurationError(
+                f"the call {self.key!r:.80} has ended with {name}, which is in `store_errors` and cannot be stored: "
+                f"{why}. Raise one whose arguments and attributes are what the serializer takes, JSON unless set."
+            ) from error
+        self._encode(_facts_of(error), name)
 
     def _encode(self, value: object, error: str | None = None) -> None:
         if self._text is not None:
@@ -654,6 +719,11 @@ def idempotent(  # noqa: PLR0913 - options
     `transaction`, for example with ``@transactional()`` above this decorator: the commit stores the items and the
     result, and no lock is acquired.
 
+    Of a method, the name that begins its keys also has the class of `self` or `cls`, if that is a subclass: what one
+    subclass has done is not done for another one. All instances of a class share its keys. If they are configured
+    differently, such as for two accounts, let the key say so:
+    ``key=lambda self, order_id: f"{self.account}/{order_id}"``.
+
     In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
     ``lambda_context`` of `IdempotencyTable.call`.
 
@@ -672,7 +742,7 @@ def idempotent(  # noqa: PLR0913 - options
         wait: how long to wait for a call that is in progress elsewhere; 0 refuses at once.
         lease: how long a call in progress survives without a renewal.
         heartbeat: renew in the background.
-        store_errors: exceptions that are results.
+        store_errors: exceptions that are results, and their subclasses.
         serializer: of the result.
         on_abandoned: what to do if who made the call before was killed.
 
@@ -757,7 +827,12 @@ class _Beginning:
             if not isinstance(each, str) and not callable(each) and (each, what) != (None, "payload"):
                 raise ConfigurationError(f"the {what} is the name of an argument, or a function, not {each!r}.")
         self._table = table
-        self._name = f"{function.__module__}.{function.__qualname__}" if key_prefix is None else key_prefix
+        if not (key_prefix is None or isinstance(key_prefix, str)):
+            raise ConfigurationError(f"the key_prefix of {function.__qualname__} is a text, not {key_prefix!r:.80}.")
+        own_name = f"{function.__module__}.{function.__qualname__}"
+        self._name = own_name if key_prefix is None else spelled(key_prefix)
+        self._receiver = next((each for each in [*self._signature.parameters][:1] if each in ("self", "cls")), None)
+        self._defined_in = own_name.rpartition(".")[0]
         self._key = key
         self._payload = payload
         self._options = options
@@ -779,4 +854,16 @@ class _Beginning:
         if options["lease"] is None and options["heartbeat"] is None:
             contexts = (each for each in bound.arguments.values() if hasattr(each, "get_remaining_time_in_millis"))
             options = {**options, "lambda_context": next(contexts, None)}
-        return self._table.call(f"{self._name}#{key}", payload=compared, **options)
+        return self._table.call(f"{self._name}{self._of_class(bound)}#{spelled(key)}", payload=compared, **options)
+
+    def _of_class(self, bound: inspect.BoundArguments) -> str:
+        """Return the class of `self`, or `cls`, for the name of a method, unless the name has it: it may be inherited.
+
+        What a subclass overrides decides what the method does.
+        """
+        if self._receiver is None:
+            return ""
+        receiver = bound.arguments[self._receiver]
+        its_class = receiver if isinstance(receiver, type) else type(receiver)
+        name = f"{its_class.__module__}.{its_class.__qualname__}"
+        return "" if name == self._defined_in else f"[{name}]"

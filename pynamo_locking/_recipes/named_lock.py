@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.attributes import UnicodeAttribute
 from typing_extensions import Self, Unpack
 
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import seconds
-from pynamo_locking._io import client, runtime
+from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._io.lock_record import EMPTY, LEASE_ENDS, QUEUE, TX
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.stored_rows import Place, Stored, known_format, number
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._locks.options import LockKeywords
     from pynamo_locking._recipes.leader_election import LeaderTerm
+
+
+#: How far our clock may be ahead of DynamoDB's where rows are deleted by it. They are kept for a day at least.
+_MOST_AHEAD_S: Final = 60.0
 
 
 class NamedLock(OwnTable, LockableModel):
@@ -210,16 +216,18 @@ class NamedLock(OwnTable, LockableModel):
 
         Raises:
             ScanError, DeleteError: DynamoDB refused a request. Some rows may be deleted.
-            ConfigurationError: `older_than` is no duration.
+            ConfigurationError: `older_than` is no duration; or the clock of this machine is more than a minute ahead of
+                DynamoDB's, by which rows would be deleted too early. Nothing was deleted.
 
         Cost: a consistent scan of the table, and 1 write for each row.
         """
         lock, expires = cls.lock.attr_name, cls.expires.attr_name
-        end_s = int(runtime.current.time_ms() / 1000 - seconds(older_than, "older_than"))
+        now_s = runtime.current.time_ms() / 1000
+        end_s = int(now_s - seconds(older_than, "older_than"))
         is_over = Place(expires) < Stored(number(end_s))
         is_idle = (Place(lock, QUEUE) == Stored(EMPTY)) & Place(lock, TX).does_not_exist() & known_format(lock)
         names, own = list[str](), {*own_keys_of(cls).begins, lock, expires, LEASE_ENDS}
-        for image in client.scan(cls, is_over & is_idle):
+        for image in client.scan(cls, is_over & is_idle, check=partial(_refuse_ahead, now_s)):
             if image.keys() <= own:
                 row = cls.from_raw_data(image)
                 try:
@@ -233,3 +241,13 @@ class NamedLock(OwnTable, LockableModel):
     @awaited_write(prune)
     def aprune(self) -> None:
         """Delete the rows of locks that are no longer used, awaited. See `prune`."""
+
+
+def _refuse_ahead(now_s: float, answer: dict[str, Any]) -> None:
+    """Refuse to judge by our clock what has expired, if DynamoDB's says that ours is wrong."""
+    its_s = responses.time_s_of(answer)
+    if its_s is not None and now_s - its_s > _MOST_AHEAD_S:
+        raise ConfigurationError(
+            f"the clock of this machine is {now_s - its_s:.0f} s ahead of DynamoDB's, so prune() would delete rows "
+            f"that are still kept. Nothing was deleted: set the clock."
+        )

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import dynamodb, transactions
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.transactions import (
     BY_ITSELF,
     CannotBeStaged,
@@ -76,12 +76,11 @@ from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import DELETE, OutcomeQuery
 from pynamo_locking.exceptions import (
     Conflict,
-    CorruptRow,
     ItemLocked,
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
-    UnknownFormat,
+    add_context,
     also,
     ask_by,
 )
@@ -164,6 +163,10 @@ def recorded_outcome(options: TransactionOptions, path: CommitPath, error: Excep
             return None if record is None or not record.state.is_committed else options.id
     except Unavailable:
         pass
+    except LockingError as failure:  # the key, or the record, cannot be read: nobody knows more than before
+        if not isinstance(error, OutcomeUnknown):
+            raise
+        add_context(error, failure)
     return None
 
 
@@ -397,10 +400,10 @@ class MultiRequestCommit:
     def _end_after(self, error: BaseException) -> None:
         """Abort, and raise what the caller gets; return if the transaction is committed instead."""
         stored: TransactionRecord | None = None
-        silence: Unavailable | CorruptRow | UnknownFormat | None = None
+        silence: Unavailable | LockingError | None = None
         try:
             stored = transaction_record.abort(self._table, self._id, BY_ITSELF)
-        except (Unavailable, CorruptRow, UnknownFormat) as no_answer:
+        except (Unavailable, LockingError) as no_answer:
             silence = no_answer
         ending = ending_at(self._stage, stored)
         if ending is Ending.CONCLUDE:
@@ -424,7 +427,7 @@ class MultiRequestCommit:
             f"the transaction {self._id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
-    def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
+    def _unknown(self, silence: Unavailable | LockingError) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self._id} may or may not have been committed: its record could not be read "
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count, seconds
-from pynamo_locking._core.row_keys import text_of_ms
+from pynamo_locking._core.row_keys import brief, text_of_ms
 from pynamo_locking._core.transactions import (
     IntentResolution,
     PendingObservation,
@@ -289,8 +289,8 @@ def _complete(record_table: RecordTable, record: TransactionRecord, *, dry_run: 
         return record.state.value, intents
     if record.state is TransactionStatus.COMMITTED and len(rows) < max(1, record.items):
         raise LockingError(
-            f"the rows that name the items of the committed transaction {record.id} are gone (they are kept for 30 "
-            f"days), or name {len(rows)} items of {record.items}, so it is not known whether all are finished: the "
+            f"the rows that name the items of the committed transaction {brief(record.id)} are gone (they are kept for "
+            f"30 days), or name {len(rows)} items of {record.items}, so it is not known whether all are finished: the "
             f"next reader or writer of each item finishes it."
         )
     if record.state is TransactionStatus.COMMITTED:

@@ -6,11 +6,14 @@ items again, and its commit deletes the row: so the transaction is committed onc
 
 from __future__ import annotations
 
+import json
 from itertools import groupby
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
+from pynamo_locking._core.row_keys import brief
+from pynamo_locking._core.values import Refusal, check_levels
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, writer_of
@@ -24,6 +27,8 @@ from pynamo_locking._io.stored_rows import (
     Place,
     Stored,
     StoredRow,
+    decoded,
+    encoded,
     number,
     one_of,
 )
@@ -58,7 +63,12 @@ _ITEM: Final = Codec(
     op=Field("op", one_of("update", "delete"), None),
 )
 _KNOWN: Final = Codec(Known, version=Field("version", INTEGER, None), write_id=Field("write_id", TEXT, None))
-_CHANGES: Final = Codec(SimpleNamespace, set=Field("set", MAP), remove=Field("remove", TEXTS))
+_CHANGES: Final = Codec(
+    SimpleNamespace, set=Field("set", MAP), deep=Field("deep", MAP, {}), remove=Field("remove", TEXTS)
+)
+
+#: So many lists and maps are around a value in the row: what is nested as deeply as DynamoDB allows is stored as text.
+_AROUND: Final = 4
 
 #: What to do about a broken row.
 _ADVICE: Final = "Delete the row, and begin a new transaction."
@@ -123,7 +133,22 @@ def _changes(item: TransactionItem, after: Image) -> SimpleNamespace:
     ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
     set_, removed = effects.difference(item.stored, after, keys=item.key)
     kept = {name: value for name, value in set_.items() if name not in ours}
-    return SimpleNamespace(set=kept, remove=[name for name in removed if name not in ours])
+    deep = {name: {"S": json.dumps(value, default=encoded)} for name, value in kept.items() if _is_deep(value)}
+    flat = {name: value for name, value in kept.items() if name not in deep}
+    return SimpleNamespace(set=flat, deep=deep, remove=[name for name in removed if name not in ours])
+
+
+def _is_deep(value: Image) -> bool:
+    try:
+        check_levels(value, _AROUND)
+    except Refusal:
+        return True
+    return False
+
+
+def _from_text(text: str) -> Image:
+    """Return a value of which the row has the text."""
+    return cast("Image", decoded(json.loads(text), text.encode()))
 
 
 def resume(
@@ -152,7 +177,7 @@ def resume(
         of_model = _chosen(by_table.get(of_table, []), name)
         if of_model is None:
             raise ConfigurationError(
-                f"the suspended transaction {id_!r:.80} has items of {of_table!r}: name their model, {name}."
+                f"the suspended transaction {id_!r:.80} has items of {of_table!r}: name their model, {brief(name)}."
             )
         planned += _found(items, of_model, list(group))
     row.delete(None, checks=True)
@@ -173,7 +198,8 @@ def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[Guarded
     item.actions = None
     if item.op == "update":
         changes = _CHANGES.decode(entry)
-        actions: list[Action] = [Place(name).set(Stored(value)) for name, value in changes.set.items()]
+        values = changes.set | {name: _from_text(text["S"]) for name, text in changes.deep.items()}
+        actions: list[Action] = [Place(name).set(Stored(value)) for name, value in values.items()]
         actions += [Place(name).remove() for name in changes.remove]
         item.actions = actions or [conditions.nothing()]
     model = _chosen(models.get(item.table, []), item.model)

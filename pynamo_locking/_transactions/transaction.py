@@ -20,6 +20,7 @@ from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
+from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
 from pynamo_locking._transactions import commit, suspension
@@ -153,7 +154,12 @@ class Transaction:
     Raises:
         InvalidInput: the idempotency key is no text of 1 to 2,000 bytes.
         ConfigurationError: for other arguments that cannot work.
+
+    Warns:
+        ResourceWarning: it has writes, was neither committed nor rolled back, and is gone. The warning names the items.
     """
+
+    _is_over = True  # until it is made
 
     def __init__(  # noqa: PLR0913 - options
         self,
@@ -190,7 +196,6 @@ class Transaction:
             record=record,
             on_progress=on_progress,
         )
-        self._is_over = False
         self._forks = runtime.forks
         self._commit: CommitRun | None = None
         self._is_committed = False
@@ -199,6 +204,7 @@ class Transaction:
         self._after_rollback: list[Callable[[], object]] = []
         reader = IsolatedReader(self._level, deadline=deadline, priority=priority)
         self._items = TransactionItems(self.id, table, reader, deadline, self._level.checks_reads)
+        self._is_over = False
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -559,6 +565,12 @@ class Transaction:
                 self.commit()
         finally:
             self.rollback()  # if an interrupt came before the end
+
+    def __del__(self) -> None:
+        """Warn of a transaction that nobody has committed; one of a parent process is none of ours."""
+        if not self._is_over and self._forks == runtime.forks:
+            written = (item for item in self._items.by_key.values() if item.plan.write is not None)
+            warn_of_lost_writes(self, [item.identity for item in written])
 
     def _check_open(self) -> None:
         if self._is_over:

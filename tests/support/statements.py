@@ -44,7 +44,12 @@ def denied_each(_: Any, kwargs: Any) -> Any:
 
 
 def unknown(_: Any, __: Any) -> Any:
-    raise AssertionError("this emulator does not know it: PartiQLUpdate")
+    raise ClientError({"Error": {"Code": "UnknownOperationException", "Message": "no such operation"}}, BATCH)
+
+
+def unknown_each(_: Any, kwargs: Any) -> Any:
+    error = {"Code": "ValidationError", "Message": "Statement wasn't well formed, can't be processed: Expected data"}
+    return {"Responses": [{"Error": error} for _ in kwargs["Statements"]]}
 
 
 def answered(send: Any, kwargs: Any) -> Any:

@@ -76,7 +76,7 @@ def simulated_processes(simulated: SimulatedRuntime, more: Sequence[Replacement]
         (concurrency, "blocking_threads", _OfProcess(simulated, "crew", concurrency.BlockingThreads)),
         (heartbeat, "heartbeat_thread", _OfProcess(simulated, "heartbeat", heartbeat.HeartbeatThread)),
         (acquire, "_underway", set()),
-        (batch_requests, "_refused", set()),
+        (batch_requests, "_off_until_s", {}),
         (runtime, "forks", simulated),  # to what is collected after the run, what is left of it is of another process
         (logging.getLogger("pynamo_locking"), "disabled", True),
     ]

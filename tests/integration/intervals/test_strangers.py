@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from pynamo_locking.exceptions import ConfigurationError, StaleVersion
+from pynamo_locking import transaction
+from pynamo_locking.exceptions import ConfigurationError, OverlapError, StaleVersion
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.parties import shifted_clock
 
@@ -108,3 +110,57 @@ def test_a_row_does_not_move_inside_of_its_own_edit(memory):
         Slot.intervals.move(lock.item, 50, 60)
     assert (Slot.get("d", 50).note, stored_slots()) == ("more", [(50, 60)])
     assert not Slot.lock_state("d", 10).holders
+
+
+def of_another_program(device: str = "d") -> Slot:
+    """Store a row without a version, and load it."""
+    item = {"pk": {"S": device}, "sk": {"N": "1"}, "e": {"N": "3"}}
+    connection = Slot._get_connection()
+    connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": item})
+    return Slot.get(device, 1)
+
+
+def in_a_transaction(act: Any) -> Any:
+    with transaction() as tx:
+        return act(tx)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda row: row.save(),
+        lambda row: asyncio.run(row.asave()),
+        lambda row: Slot.intervals.move(row, 5, 6),
+        lambda row: asyncio.run(Slot.intervals.amove(row, 5, 6)),
+        lambda row: Slot.intervals.close_at(row, 2),
+        lambda row: Slot.intervals.insert_disjoint([row]),
+        lambda row: in_a_transaction(lambda tx: tx.save(row)),
+        lambda row: in_a_transaction(lambda tx: tx.move(row, 5, 6)),
+        lambda row: in_a_transaction(lambda tx: tx.insert_disjoint(Slot, [row])),
+    ],
+    ids=["save", "asave", "move", "amove", "close_at", "insert", "tx.save", "tx.move", "tx.insert"],
+)
+def test_a_row_of_another_program_has_no_version_yet(cheap, write):
+    """It is told from a new row, and what to do is said: touch() gives it a version."""
+    cheap.bind(Slot, SlotLocks, SlotTransactions)
+    row = of_another_program()
+    with pytest.raises(ConfigurationError, match=r"'d', 1\) .*has no version yet: call touch\(\) first"):
+        write(row)
+    row.touch()
+    row.note = "mine"
+    row.save()
+    Slot.intervals.move(row, 5, 6)
+    assert (Slot.get("d", 5).note, stored_slots()) == ("mine", [(5, 6)])
+
+
+def test_a_new_row_in_the_place_of_one_of_another_program_overlaps_it(cheap):
+    """As any other row does; and an update and a delete of that one need no version."""
+    cheap.bind(Slot, SlotLocks, SlotTransactions)
+    row = of_another_program()
+    for insert in (lambda new: new.save(), lambda new: Slot.intervals.insert_disjoint([new])):
+        with pytest.raises(OverlapError):
+            insert(slots((1, 3))[0])
+    row.update([Slot.end.set(4)])
+    assert stored_slots() == [(1, 4)]
+    of_another_program().delete()
+    assert stored_slots() == []

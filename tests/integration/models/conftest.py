@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _nothing_is_refused_yet() -> Iterator[None]:
     """Not by `monkeypatch`, which would begin before the engine here, and undo what a test does to a model last."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_requests, "_refused", set())
+        patch.setattr(batch_requests, "_off_until_s", {})
         yield
 
 

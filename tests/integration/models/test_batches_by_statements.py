@@ -9,12 +9,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute, UnicodeSetAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute, VersionedMixin
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
+from pynamo_locking.testing import VirtualClock
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
@@ -29,6 +31,7 @@ from tests.support.statements import (
     lost_half,
     throttled_in_part,
     unknown,
+    unknown_each,
 )
 from tests.support.transaction_models import make_long_from
 from tests.support.wire import ALL, count_requests, on
@@ -346,9 +349,12 @@ def test_one_refusal_is_about_one_write(concurrent_engine, kind, is_gone):
     assert is_gone or errors[3].current.n == 9
 
 
-@pytest.mark.parametrize("answer", [denied, denied_each, unknown])
-def test_where_statements_are_refused_each_write_is_a_request(memory, monkeypatch, caplog, answer):
-    """It is noticed once, and logged once."""
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(denied, "PartiQLInsert"), (denied_each, "PartiQLInsert"), (unknown, "knows no"), (unknown_each, "knows no")],
+)
+def test_where_statements_are_refused_each_write_is_a_request(memory, monkeypatch, caplog, answer, reason):
+    """It is noticed once, and logged once, with the reason; after a while a batch is tried again."""
     memory.bind(Plain)
     caplog.set_level(logging.WARNING, "pynamo_locking")
     items = prepared("insert")
@@ -359,7 +365,58 @@ def test_where_statements_are_refused_each_write_is_a_request(memory, monkeypatc
             assert not any(written("insert", items))
     assert (len(batches), counted.by_operation) == (1, {"PutItem": 9})
     [told] = [record.getMessage() for record in caplog.records]
-    assert "PartiQLInsert" in told
+    assert reason in told
+    with VirtualClock() as clock:
+        clock.jump(runtime.current.monotonic() + 301)
+        with count_requests() as counted:
+            assert not any(batch_of([Plain("q", number) for number in range(9)]))
+    assert counted.by_operation == {BATCH: 1}
+
+
+def value_of_no_type(send: Any, _: Any) -> Any:
+    """As DynamoDB answers a batch of which one value cannot be a number."""
+    raise ClientError({"Error": {"Code": "ValidationException", "Message": "cannot be converted to a number"}}, BATCH)
+
+
+def values_of_no_type(_: Any, kwargs: Any) -> Any:
+    error = {"Code": "ValidationError", "Message": "Item size has exceeded the maximum allowed size"}
+    return {"Responses": [{"Error": error} for _ in kwargs["Statements"]]}
+
+
+def expired(_: Any, __: Any) -> Any:
+    raise ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "the token is expired"}}, BATCH)
+
+
+def odd(_: Any, __: Any) -> Any:
+    raise TypeError("no JSON")
+
+
+@pytest.mark.parametrize("answer", [value_of_no_type, values_of_no_type, expired, odd])
+def test_one_bad_value_or_token_leaves_batches_on(memory, monkeypatch, caplog, answer):
+    """The writes of that batch are sent alone; the next batch is one request again. Nothing is logged."""
+    memory.bind(Plain)
+    caplog.set_level(logging.WARNING, "pynamo_locking")
+    items = prepared("insert")
+    with answering(monkeypatch, answer) as batches:
+        assert not any(written("insert", items))
+    assert len(batches) == 1
+    assert_written("insert")
+    with count_requests() as counted:
+        assert not any(batch_of(items))
+    assert counted.by_operation == {BATCH: 1}
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("bad", [{"n": float("nan")}, {"n": int("1" * 39)}])
+def test_a_batch_with_one_bad_value_leaves_batches_on(concurrent_engine, bad):
+    """It has an error; the others are written, by statements the next time as well."""
+    concurrent_engine.bind(Plain)
+    items = [Plain("p", number, **(bad if number == 3 else {})) for number in range(9)]
+    errors = batch_of(items)
+    assert [number for number, error in enumerate(errors) if error is not None] == [3]
+    with count_requests() as counted:
+        assert not any(batch_of([Plain("q", number) for number in range(9)]))
+    assert counted.by_operation == {BATCH: 1}
 
 
 def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):

@@ -6,9 +6,12 @@ import asyncio
 import json
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import partial
+from json import JSONDecodeError
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,7 @@ from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.transactions import current_transaction
 from tests.support.call_models import Calls
+from tests.support.models import Locks
 from tests.support.parties import in_thread, shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 from tests.support.wire import Send, count_requests, intercepted, on
@@ -51,8 +55,77 @@ class Declined(Exception):  # noqa: N818
 class Refused(Exception):  # noqa: N818
     """Another one, which its arguments do not make again."""
 
-    def __init__(self, order: str, why: str) -> None:
+    def __init__(self, order: str, why: object) -> None:
         super().__init__(f"{order}: {why}")
+        self.why = why
+
+
+class CardDeclined(Declined):
+    """A special case of an error that is final."""
+
+
+class WebError(Declined):
+    """Has its facts in attributes, and calls no other constructor, as that of Starlette."""
+
+    def __init__(self, status: int, detail: str | None = None, headers: dict[str, str] | None = None) -> None:
+        self.status = status
+        self.detail = detail or "Payment Required"
+        self.headers = headers
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.detail}"
+
+
+class Worded(Declined):
+    """Has fields that are given by name only."""
+
+    def __init__(self, *, code: int, _why: str) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+        self._why = _why
+
+
+@dataclass
+class Dated(Declined):
+    """A dataclass."""
+
+    code: int
+    why: str = field(kw_only=True)
+
+
+class Slotted(Declined):
+    """Keeps a fact where `vars` does not show it."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        super().__init__("declined")
+        self.code = code
+
+
+class Strange(Declined):
+    """Says something else each time that it is made."""
+
+    def __str__(self) -> str:
+        return f"{id(self)}"
+
+
+class Twin(Declined):
+    """There are two of that name."""
+
+
+OLDER_TWIN = Twin
+
+
+class Twin(Declined):  # type: ignore[no-redef]
+    """The other one."""
+
+
+def noted() -> Declined:
+    """An error with an attribute that it was given later."""
+    error = Declined("no money")
+    error.receipt = {"id": 17, "lines": ["a"]}  # type: ignore[attr-defined]
+    return error
 
 
 @pytest.fixture
@@ -157,8 +230,221 @@ def test_an_exception_that_is_final_is_a_result(calls, way):
             charge.call("o-1", -3)
         assert refused.value.args == ("no money", -3)
     assert charge.done == [-3]
-    with pytest.raises(ConfigurationError, match="has ended with Declined"), calls.call("charge#o-1"):
+    with pytest.raises(ConfigurationError, match=r"has ended with .*Declined"), calls.call("charge#o-1"):
         raise AssertionError
+
+
+@pytest.mark.parametrize("way", ["called", "awaited", "block"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        CardDeclined("no money", 3),
+        WebError(402, detail="no money", headers={"x": "y"}),
+        Worded(code=7, _why="stolen"),
+        Dated(7, why="stolen"),
+        Refused("o-1", "too late"),
+        noted(),
+        JSONDecodeError("no JSON", "{", 1),
+        KeyError("k"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_repeat_raises_what_the_first_call_raised(calls, way, error):
+    """A subclass of the stored class, too, as by `except`; with its attributes, whatever its constructor asks for."""
+    done = list[str]()
+
+    def work(_: str) -> None:
+        done.append("work")
+        raise error
+
+    async def awork(order_id: str) -> None:
+        work(order_id)
+
+    terms: Any = {"store_errors": (Declined, Refused, ValueError, LookupError)}
+    decorate = idempotent(Calls, key="_", key_prefix="charge", **terms)
+    adecorate = idempotent(Calls, key="order_id", key_prefix="charge", **terms)
+
+    def block(order_id: str) -> None:
+        with Calls.call(f"charge#{order_id}", **terms) as call:
+            if not call.is_repeated:
+                work(order_id)
+
+    call = {"called": decorate(work), "awaited": lambda key: asyncio.run(adecorate(awork)(key)), "block": block}[way]
+    for _ in range(3):
+        with pytest.raises(type(error)) as raised:
+            call("o-1")
+        assert type(raised.value) is type(error)
+        assert (raised.value.args, vars(raised.value)) == (error.args, vars(error))
+        assert str(raised.value) == str(error)
+    assert done == ["work"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (Slotted(7), "a repeat would raise"),
+        (Strange("x"), "a repeat would raise"),
+        (FileNotFoundError(2, "no such file", "f"), "a repeat would raise"),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), "not JSON serializable"),
+        (Worded(code=7, _why=Decimal(1)), "not JSON serializable"),  # type: ignore[arg-type]
+        (OLDER_TWIN("x"), "another exception has its name"),
+    ],
+)
+def test_an_error_that_a_repeat_cannot_raise_is_refused_when_it_is_stored(calls, error, why):
+    """With the reason, caused by the error; the key is free."""
+    terms: Any = {"store_errors": (WebError, Declined, OSError, ValueError)}
+    with pytest.raises(ConfigurationError, match=why) as refused, Calls.call("k", **terms):
+        raise error
+    assert refused.value.__cause__ is error
+    with Calls.call("k", **terms) as call:
+        assert not call.is_repeated
+
+
+def test_an_error_of_a_class_that_is_not_known_here_is_refused_by_its_name(memory):
+    """Nobody imports a module that a row names."""
+    Calls.create_table()
+    with pytest.raises(CardDeclined), Calls.call("k", store_errors=(Declined,)):
+        raise CardDeclined("no money")
+    with (
+        pytest.raises(ConfigurationError, match=r"test_idempotent\.CardDeclined, .*no money"),
+        Calls.call("k", store_errors=(Refused,)),
+    ):
+        raise AssertionError
+
+
+class Charging:
+    """A base class; what a subclass charges is its own."""
+
+    rate = 1
+
+    def __init__(self, account: str = "a") -> None:
+        self.account = account
+
+    @idempotent(Calls, key="order_id")
+    def charge(self, order_id: str) -> int:
+        return self.rate
+
+    @idempotent(Calls, key="order_id", key_prefix="charge")
+    def charge_named(self, order_id: str) -> int:
+        return self.rate
+
+    @idempotent(Calls, key="order_id")
+    async def acharge(self, order_id: str) -> int:
+        return self.rate
+
+    @classmethod
+    @idempotent(Calls, key="order_id")
+    def charge_all(cls, order_id: str) -> int:
+        return cls.rate
+
+    @staticmethod
+    @idempotent(Calls, key="order_id")
+    def charge_any(order_id: str) -> int:
+        return 1
+
+    @idempotent(Calls, key=lambda self, order_id: f"{self.account}/{order_id}")
+    def charge_account(self, order_id: str) -> str:
+        return self.account
+
+
+class Double(Charging):
+    """Charges twice as much."""
+
+    rate = 2
+
+    @idempotent(Calls, key="order_id")
+    def charge_over(self, order_id: str) -> int:
+        return super().charge(order_id) + 1
+
+
+class Triple(Double):
+    """Charges three times as much."""
+
+    rate = 3
+
+
+@idempotent(Calls, key="order_id")
+def charged_by(self: Any, order_id: str) -> int:
+    return self.rate
+
+
+Double.charged_by = Triple.charged_by = charged_by  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda each: each().charge("o"),
+        lambda each: each().charge_named("o"),
+        lambda each: asyncio.run(each().acharge("o")),
+        lambda each: each.charge_all("o"),
+        lambda each: each().charge_all("o"),
+        lambda each: charged_by(each(), "o"),
+        lambda each: each().charge_account("o") and each.rate,
+    ],
+    ids=["method", "prefix", "coroutine", "classmethod", "classmethod of an instance", "function", "key"],
+)
+def test_a_method_is_another_one_in_each_subclass(calls, call):
+    """What one subclass has done is not done for the other one; each has its own result."""
+    for _ in range(2):
+        assert [call(each) for each in (Charging, Double, Triple)] == [1, 2, 3]
+
+
+def test_a_method_of_the_class_that_defines_it_has_its_name_alone(memory):
+    """One that is inherited has the name of the class as well; a static method has none. An inherited call nests."""
+    Calls.create_table()
+    Charging().charge("o")
+    assert Triple.charge_any("o") == 1
+    assert Triple().charge_over("o") == 4
+    assert Triple().charge_account("o") == "a"
+    assert Triple("b").charge_account("o") == "b"
+    own, triple = f"{__name__}.Charging.charge", f"[{__name__}.Triple]"
+    assert {row.name for row in Calls.scan()} == {
+        f"{own}#o",
+        f"{own}_any#o",
+        f"{own}{triple}#o",
+        f"{__name__}.Double.charge_over{triple}#o",
+        f"{own}_account{triple}#a/o",
+        f"{own}_account{triple}#b/o",
+    }
+
+
+class Kind(str, Enum):
+    """Texts with names; another word in a format string, in each release of Python."""
+
+    PAY = "pay"
+    CHARGE = "charge"
+
+
+class Number(int, Enum):
+    """Numbers with names."""
+
+    ONE = 1
+
+
+def test_a_key_that_is_an_enum_is_its_value(memory):
+    """In a decorator, its prefix, a block and a transaction, and in a range of a name: in every release of Python."""
+    memory.bind(Calls, Purse, Transactions, Locks)
+
+    @idempotent(Calls, key="kind", key_prefix=Kind.CHARGE)
+    def charge(kind: Any) -> str:
+        return "done"
+
+    charge(Kind.PAY)
+    charge(Number.ONE)
+    with Calls.call(Kind.PAY):
+        pass
+    assert {row.name for row in Calls.scan()} == {"charge#pay", "charge#1", "pay"}
+    with transaction(Transactions, idempotency_key=Kind.PAY) as tx:
+        tx.save(Purse("p", balance=1))
+    assert [row.id for row in Transactions.scan()] == ["key#pay"]
+    with transaction(Transactions, idempotency_key="pay") as tx:
+        tx.save(Purse("p", balance=2))
+    assert tx.is_repeated
+    assert Transactions.outcome(idempotency_key=Kind.PAY) == "committed"
+    with Locks.locked_range("r", Number.ONE, 2):
+        [entry] = Locks.lock_state("r").entries
+    assert entry.lock_mode.lower == ("N", "1")
 
 
 class Interrupted:
@@ -177,7 +463,7 @@ class Interrupted:
         (object(), {}, TypeError, "not JSON"),
         ("\N{LATIN SMALL LETTER U WITH DIAERESIS}" * 70_000, {}, ConfigurationError, "return where it is"),
         (None, {"serializer": Interrupted}, KeyboardInterrupt, None),
-        (Refused("o-1", "too late"), {"store_errors": (Refused,)}, TypeError, "why"),
+        (Declined(object()), {"store_errors": (Declined,)}, ConfigurationError, "cannot be stored: .*not JSON"),
     ],
 )
 def test_an_end_that_cannot_be_stored_frees_the_key(calls, result, terms, error, match):
@@ -908,7 +1194,7 @@ def no_answer(send: Send, operation: str, _arguments: dict[str, Any]) -> Any:
     [
         (object(), TypeError),
         ("x" * 500_000, ConfigurationError),
-        (Refused("o-1", "too late"), TypeError),
+        (Refused("o-1", object()), ConfigurationError),
         (SystemExit(), SystemExit),
         (asyncio.CancelledError(), asyncio.CancelledError),
         ("no answer", OutcomeUnknown),

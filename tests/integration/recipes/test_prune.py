@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import NamedLock
+from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.models import Locks, declare
 from tests.support.parties import abandoned, shifted_clock
 from tests.support.wire import Send, intercepted
@@ -27,10 +30,17 @@ Memos = declare("Memos", NamedLock, note=UnicodeAttribute(null=True))
 
 @pytest.fixture
 def world(cheap: Engine) -> Iterator[ShiftedRuntime]:
-    """The tables, on the two cheap engines, and a clock that can be put forward."""
+    """The tables, on the two cheap engines, and a clock that can be put forward, with that of DynamoDB."""
     cheap.bind(Locks, Memos)
-    with shifted_clock() as world:
+    with shifted_clock() as world, intercepted(dated):
         yield world
+
+
+def dated(send: Send, _: str, __: dict[str, Any]) -> Any:
+    """Answer at the time that it is here."""
+    answer = send()
+    answer["ResponseMetadata"]["HTTPHeaders"]["date"] = formatdate(runtime.current.time_ms() / 1000, usegmt=True)
+    return answer
 
 
 def use(*names: str) -> None:
@@ -94,3 +104,19 @@ def test_what_is_more_than_a_lock_stays(world):
     world.shift += LATER_S
     assert Memos.prune() == ["old"]
     assert sorted(row.name for row in Memos.scan()) == ["noted", "strange", "touched"]
+
+
+def test_a_clock_that_is_ahead_of_dynamodb_deletes_nothing(dynoxide):
+    """By the time of its answer; a minute is no matter."""
+    dynoxide.bind(Locks)
+    with shifted_clock() as world:
+        use("old")
+        world.shift += LATER_S
+        for prune in (Locks.prune, lambda: Locks.prune(dry_run=True), lambda: asyncio.run(Locks.aprune())):
+            with pytest.raises(ConfigurationError, match=r"86\d\d\d s ahead of DynamoDB's"):
+                prune()
+        assert [row.name for row in Locks.scan()] == ["old"]
+        world.shift = 50
+        assert Locks.prune() == []
+        world.shift = -LATER_S
+        assert Locks.prune() == []

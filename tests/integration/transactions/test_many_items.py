@@ -44,7 +44,7 @@ SIZES = (101, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 1
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine sends nothing twice, and statements are not refused yet."""
     monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=120, request_timeout=15))
-    monkeypatch.setattr(batch_requests, "_refused", set())
+    monkeypatch.setattr(batch_requests, "_off_until_s", {})
 
 
 def begin() -> Transaction:

@@ -6,14 +6,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.attributes import ListAttribute, UnicodeAttribute
 from pynamodb.exceptions import UpdateError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking import atransaction, transaction
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support import wire
+from tests.support.models import meta
 from tests.support.poisoned import put
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
@@ -40,6 +42,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.engines.engine import Engine
+
+
+class Heap(LockableModel):
+    """Any values."""
+
+    Meta = meta("heaps", transaction_table=Transactions)
+
+    key = UnicodeAttribute(hash_key=True)
+    parts: Any = ListAttribute(null=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
 
 
 @pytest.fixture(autouse=True)
@@ -510,3 +523,25 @@ async def test_in_tasks() -> None:
         await tx.resume(id_, [Purse])
         assert (await tx.get(Purse, "p0")).balance == 90
     assert Purse.get("p0").balance == 90
+
+
+def nested(depth: int, inner: Any) -> Any:
+    """Return a value in so many lists."""
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize("depth", [26, 27, 28, 30, 31])
+def test_an_item_as_deep_as_dynamodb_takes_it(engine: Engine, depth: int) -> None:
+    """With all types of values, also binary ones: it is suspended, again, and committed as it was to be."""
+    engine.bind(Heap)
+    value = nested(depth - 1, [1, "x", b"\x00\xff", None, True, {"m": "B"}] if depth < 31 else [b"\x00\xff", "B"])
+    with transaction(Transactions) as tx:
+        tx.save(Heap("flat", parts=[1]))
+    tx = Transaction(Transactions)
+    for key in ("deep", "flat"):
+        tx.save(Heap(key, parts=value) if key == "deep" else tx.get(Heap, key))
+    found = go_on(go_on(tx.suspend(), Heap).suspend(), Heap)
+    found.commit()
+    assert Heap.get("deep").parts == value
