@@ -12,12 +12,13 @@ import copy
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pynamodb.connection.base import Connection
+from pynamodb.models import MetaProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamodb.attributes import DiscriminatorAttribute
     from pynamodb.connection.table import TableConnection
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 #: A model, or an item of it.
 AnyModel: TypeAlias = "Model | type[Model]"
+_M = TypeVar("_M", bound="Model")
+
+#: The options in the `Meta` of a model that PynamoDB knows. It warns of the last two itself.
+META_NAMES: Final = frozenset({*MetaProtocol.__annotations__, "session_cls", "request_timeout_seconds"})
 
 
 def connection_of(model: AnyModel) -> TableConnection:
@@ -84,6 +89,18 @@ def stored_key_of(item: Model) -> tuple[Any, Any]:
 def serialize_key(model: type[Model], hash_key: Any, range_key: Any = None) -> tuple[Any, Any]:
     """Return a hash key and a range key as a connection takes them."""
     return model._serialize_keys(hash_key, range_key)
+
+
+def new_item(model: type[_M], hash_key: Any, range_key: Any = None, values: Mapping[str, Any] = {}) -> _M:
+    """Return a new instance, made without keys as PynamoDB makes one: its own `__init__` may take them otherwise."""
+    item = model(_user_instantiated=False)
+    for name, attribute in model.get_attributes().items():
+        default = attribute.default_for_new
+        if default is not None:
+            setattr(item, name, default() if callable(default) else default)
+    keys = (hash_name_of(model), hash_key), (range_name_of(model), range_key)
+    item._set_attributes(**values, **{str(name): value for name, value in keys if value is not None})
+    return item
 
 
 # Other attributes

@@ -33,6 +33,7 @@ from pynamo_locking._core.values import (
     ordered,
     type_of,
 )
+from pynamo_locking._io.stored_rows import steps_of
 from pynamo_locking._pynamodb import schema_of
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.values import Refusal
-    from pynamo_locking._io.stored_rows import Image
-
-#: The steps of a path: names of attributes and places in lists.
-Steps = tuple["str | int", ...]
+    from pynamo_locking._io.stored_rows import Image, Steps
 
 
 def check(*nodes: Any) -> None:
@@ -72,7 +70,7 @@ def updated(image: Image | None, key: Image, actions: Iterable[Action]) -> Image
     actions, as an ADD to a string. Raises as `check`, too.
     """
     before = canonical_item(image or key)
-    targets = sorted(((_steps(action.values[0]), action) for action in actions), key=lambda each: _order(each[0]))
+    targets = sorted(((steps_of(action.values[0]), action) for action in actions), key=lambda each: _order(each[0]))
     _check_apart([steps for steps, _ in targets])
     for steps, _ in targets:
         if steps[0] in key:
@@ -109,15 +107,6 @@ def size_of(image: Image) -> int:
 
 
 # Paths
-
-
-def _steps(path: Any) -> Steps:
-    """Return the steps of a path: of ``["a", "b[1]"]`` they are ``("a", "b", 1)``."""
-    steps: list[str | int] = []
-    for segment in path.path:
-        name, *places = segment.split("[")
-        steps += [name, *(int(place.rstrip("]")) for place in places)]
-    return tuple(steps)
 
 
 def _order(steps: Steps) -> list[tuple[bool, str | int]]:
@@ -201,7 +190,7 @@ def _name_of(node: Any) -> str:
 def _evaluated(node: Any, item: Image) -> Any:
     name = _name_of(node)
     if name == _PATH:
-        return _found(item, _steps(node))
+        return _found(item, steps_of(node))
     if name == _VALUE:
         return canonical(node.value)
     operands = [_evaluated(each, item) for each in node.values]

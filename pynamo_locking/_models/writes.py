@@ -22,7 +22,7 @@ from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
-from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, version_name_of
+from pynamo_locking._pynamodb import key_values_of, new_item, version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
@@ -324,7 +324,7 @@ class GuardedMixin(ReadingMixin):
         Cost: 1 write. With the lock in a separate row: 1 transaction and 1 read inside the lock.
         """
         if must_exist:
-            condition = conditions.both(condition, hash_attribute_of(type(self)).exists())
+            condition = conditions.both(condition, conditions.exists(self))
         written = self._writer()
         if written is None:
             return super().update(actions, condition, add_version_condition=add_version_condition)
@@ -384,9 +384,9 @@ class GuardedMixin(ReadingMixin):
         try:
             return cls.get(hash_key, range_key, consistent_read=True), False
         except DoesNotExist:
-            item = cls(hash_key, range_key, **(defaults or {}))
+            item = new_item(cls, hash_key, range_key, defaults or {})
         try:
-            item.save(hash_attribute_of(cls).does_not_exist())
+            item.save(conditions.does_not_exist(cls))
         except (LockLost, OutcomeUnknown):
             raise
         except PutError:

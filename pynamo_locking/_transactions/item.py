@@ -17,7 +17,7 @@ from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key, w
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, version_name_of
+from pynamo_locking._pynamodb import connection_of, key_values_of, version_name_of
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, error_of_refusal
 
 if TYPE_CHECKING:
@@ -486,7 +486,7 @@ class TransactionItem:
         elif before.operation is DELETE:
             self._know_deleted(checks=False)
         elif before.attributes is None and isinstance(self.base, Unread):
-            if {conditions.path_of(each)[0] for each in actions} <= _declared(self.item):
+            if {conditions.changed_by(each) for each in actions} <= _declared(self.item):
                 return
             if self.is_checked:
                 self.load()
@@ -511,7 +511,7 @@ class TransactionItem:
         """Increment the version."""
         with self._operation(condition, checks=checks):
             if not creates and self.write is None:
-                self.require(self.item.get_attributes()[hash_name_of(self.item)].exists())
+                self.require(conditions.exists(self.item))
             self._check_if(checks)
             if self.write is None:
                 self._plan_update([conditions.nothing()])

@@ -33,7 +33,7 @@ from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, new_item, range_name_of
 from pynamo_locking._transactions.item import UNREAD, TransactionItem, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._writes.unique_rows import UniqueRows, merged, not_unique
@@ -233,7 +233,7 @@ class TransactionItems:
         images = self._images(model, {identity: key for identity, (key, _) in new.items()})
         for (key, each), stored in zip(new.values(), images, strict=True):
             image = unexpired(model, stored)
-            item = model(*each) if image is None else model.from_raw_data(copy_of(image))
+            item = new_item(model, *each) if image is None else model.from_raw_data(copy_of(image))
             self._add(item, key, image)
         return [self.by_key[identity] for identity in identities]
 

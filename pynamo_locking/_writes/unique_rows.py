@@ -186,7 +186,7 @@ def rows_of_update(
     """Return what an update does to the rows; None if it changes nothing that they depend on."""
     declared = unique_values.unique_of(type(item))
     names = frozenset[str]() if declared is None else declared.watched
-    touching = [action for action in actions if conditions.path_of(action)[0].partition("[")[0] in names]
+    touching = [action for action in actions if conditions.changed_by(action) in names]
     if not touching:
         return None
     old = _read_with(item, checks_version)
@@ -206,13 +206,13 @@ def _read_with(item: Model, checks_version: bool) -> Mapping[str, Any]:  # noqa:
 
 def _applied(image: Mapping[str, Any], action: Action) -> Mapping[str, Any]:
     """Return an image after an action that sets or removes a whole attribute; refuse any other."""
-    path, values = conditions.path_of(action), action.values
-    if len(path) == 1 and "[" not in path[0]:
+    changed, values = conditions.changed_by(action), action.values
+    if conditions.path_of(action) == (changed,):
         if isinstance(action, RemoveAction):
-            return {name: value for name, value in image.items() if name != path[0]}
+            return {name: value for name, value in image.items() if name != changed}
         stored: Any = values[1] if isinstance(action, SetAction) else None
         if isinstance(stored, Value):
-            return {**image, path[0]: stored.values[0]}
+            return {**image, changed: stored.values[0]}
     raise ConfigurationError(
         f"{action!r} changes a value that must be unique, or the time at which it is free, to what only DynamoDB "
         f"knows: set it to a value, or remove it."
