@@ -34,6 +34,7 @@ from pynamo_locking._core.values import (
     type_of,
 )
 from pynamo_locking._io.stored_rows import steps_of
+from pynamo_locking._items.keys import as_input, storable
 from pynamo_locking._pynamodb import schema_of
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def check(*nodes: Any) -> None:
 
 
 def holds(image: Image | None, condition: Condition | None) -> bool:
-    """Tell whether a condition is true of an item; of no item, if that is None. Raises as `check`."""
-    return condition is None or bool(_evaluated(condition, canonical_item(image or {})))
+    """Tell whether a condition is true of an item; of no item, if that is None. Raises as `check` and `storable`."""
+    with as_input():
+        return condition is None or bool(_evaluated(condition, canonical_item(image or {})))
 
 
 def updated(image: Image | None, key: Image, actions: Iterable[Action]) -> Image:
@@ -96,14 +98,14 @@ def difference(
     as a whole, even if only a part of a map differs. Key attributes, named in `keys`, are left out; that is needed only
     if there was no item before.
     """
-    old, new = canonical_item(before or {}), canonical_item(after)
+    old, new = storable(before or {}), storable(after)
     changed = {name: value for name, value in new.items() if name not in keys and old.get(name) != value}
     return changed, sorted(name for name in old if name not in new and name not in keys)
 
 
 def size_of(image: Image) -> int:
-    """Return the size of an item in bytes, names included, as DynamoDB counts it; `Refusal` for an invalid value."""
-    return item_size(canonical_item(image))
+    """Return the size of an item in bytes, names included, as DynamoDB counts it. Raises as `storable`."""
+    return item_size(storable(image))
 
 
 # Paths

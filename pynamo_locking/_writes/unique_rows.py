@@ -15,12 +15,11 @@ from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.values import canonical_item
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
-from pynamo_locking._items.keys import ItemKey, key_of, label_of
+from pynamo_locking._items.keys import ItemKey, key_of, label_of, storable
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, ttl_attribute_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
@@ -123,7 +122,7 @@ class UniqueRows:
         self, item: Model, kind: type[PynamoDBException], old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> None:
         self.kind: type[PynamoDBException] = kind
-        self._model, self._old, new = type(item), old, canonical_item(new)
+        self._model, self._old, new = type(item), old, storable(new)
         declared = unique_values.unique_of(self._model)
         assert declared is not None  # noqa: S101 - asked for only then
         self.table: type[Any] = declared.table
