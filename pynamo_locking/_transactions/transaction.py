@@ -337,6 +337,11 @@ class Transaction:
 
     def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> TransactionItem:
         (self._check_writable if is_write else self._check_open)()
+        if item is None:
+            raise ConfigurationError(
+                "None is no item: get_or_none() and get_all() return it for a key without an item. To create the item, "
+                "pass a new instance of its model."
+            )
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
         return self._members.of(item, is_write=is_write, replaces=replaces)
