@@ -43,7 +43,7 @@ from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joine
 from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
-from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import account_of, enforcement_of, extents_of, lock_attribute_of, own_keys_of
 from pynamo_locking._io.stored_rows import StoredRow
 from pynamo_locking._items import conditions, effects, keys, versions
 from pynamo_locking._items.expiry import is_expired
@@ -110,8 +110,9 @@ def guards_of(axis: IntervalAttributes) -> type[ConflictRow]:
     connection = connection_of(table)
     model = _models.get(table)
     if model is None or connection_of(model) is not connection:
-        place = {name: getattr(table.Meta, name, None) for name in ("keys", "prefix")}
-        meta = type("Meta", (), {"table_name": connection.table_name, **place})
+        keys = {name: getattr(table.Meta, name, None) for name in ("keys", "prefix")}
+        place = {"table_name": connection.table_name, "aws_access_key_id": account_of(table)}
+        meta = type("Meta", (), {**place, **keys})
         content = {"Meta": meta, "__module__": __name__}
         model = type(f"{table.__name__}Guard", (ConflictRow,), content)
         set_connection(model, connection)

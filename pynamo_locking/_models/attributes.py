@@ -28,7 +28,7 @@ from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.client import is_sent_again, lock_connection
 from pynamo_locking._io.lock_record import LockRow, state_of
-from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, refuse_apart
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.options import LockTarget, checked_settings
@@ -388,7 +388,7 @@ class PlacedMixin(_Base):
         lock = lock_attribute_of(table)
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row(keys.key_of(table, name, None), lock, settings, name)
-        join_places(cls, row)
+        refuse_apart(cls, table)
         return LockTarget(cls, row, (table, name, None), read)
 
     @classmethod
@@ -558,14 +558,4 @@ def _refuse_unknown_options(model: type[PlacedMixin]) -> None:
         raise ConfigurationError(
             f"Meta.{unknown} of {model.__name__} is no option of PynamoDB or pynamo_locking, and would be ignored: "
             f"{meant} The name of an option of your own begins with an underscore."
-        )
-
-
-def join_places(model: type[Model], row: LockRow) -> None:
-    """Refuse a lock table in another Region or on another host: no transaction could include both."""
-    connection = connection_of(model).connection
-    if (connection.host, connection.region) != (row.connection.host, row.connection.region):
-        raise ConfigurationError(
-            f"{model.__name__} is in {connection.region} ({connection.host or 'AWS'}), and its lock table in "
-            f"{row.connection.region} ({row.connection.host or 'AWS'}): give both the same Meta.region and Meta.host."
         )

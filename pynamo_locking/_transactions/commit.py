@@ -537,7 +537,6 @@ class CommitRun:
                 plan = choose_path(self._facts(is_long=True), extra=extra, record=self._options.record)
         except CannotBeStaged as error:
             raise _too_large(error) from error
-        self._check_places()
         if plan.path is CommitPath.LONG or needs_table(self._options):
             check_table(self._options)
         return plan
@@ -545,16 +544,6 @@ class CommitRun:
     def direct(self) -> list[TransactionItem]:
         """Return the items that the deciding transaction writes itself."""
         return [self._members[i] for i in self.plan().direct]
-
-    def _check_places(self) -> None:
-        """Refuse items that no native transaction could include."""
-        places = {(connection.region, connection.host) for connection in self._connections()}
-        if len(places) > 1:
-            named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
-            raise ConfigurationError(
-                f"the items of a transaction and its TransactionTable must be in one Region and on one host: they are "
-                f"in {named}."
-            )
 
     def _facts(self, *, is_long: bool) -> list[MemberFacts]:
         table = None if self._options.record_table is None else self._options.record_table.place

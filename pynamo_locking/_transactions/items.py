@@ -20,7 +20,7 @@ from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._core.values import copy_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
-from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
+from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of, refuse_apart
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
@@ -189,6 +189,7 @@ class TransactionItems:
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
     refused: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # as a refusal of the last attempt has them
+    _models: dict[type[GuardedMixin], None] = field(default_factory=dict, init=False)  # all in one place
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
@@ -214,7 +215,7 @@ class TransactionItems:
     def _find(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
-        check_model(model)
+        self.join(model)
         keys = [key_of(model, *each) for each in values]
         if locking is not None:
             for lock in self.locks_for(model, values, locking):
@@ -236,6 +237,13 @@ class TransactionItems:
             item = new_item(model, *each) if image is None else model.from_raw_data(copy_of(image))
             self._add(item, key, image)
         return [self.by_key[identity] for identity in identities]
+
+    def join(self, model: type[GuardedMixin]) -> None:
+        """Refuse a model that cannot take part, or has its table in another place than the first one."""
+        if model not in self._models:
+            check_model(model)
+            refuse_apart(next(iter(self._models), model), model)
+            self._models[model] = None
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
@@ -276,6 +284,7 @@ class TransactionItems:
 
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
+        self.join(model)
         names = [attribute.attr_name for attribute in key_attributes(model)]
         resolver = self.reader.resolver()
         for page in pages:
@@ -342,7 +351,7 @@ class TransactionItems:
 
     def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
         """Return the member of an instance that the caller passes to write or check it."""
-        check_model(type(item))
+        self.join(type(item))
         key = key_of(type(item), *key_values_of(item))
         member = self._known(type(item), key)
         if is_write and self._shared and ItemKey.of(connection_of(item).table_name, key) in self._shared:

@@ -366,9 +366,12 @@ class Transaction:
 
     def _committing(self) -> CommitRun:
         try:
-            record_table: RecordTable | None = record_table_of(self._members.table())
+            table = self._members.table()
         except ConfigurationError:
-            record_table = None
+            record_table: RecordTable | None = None
+        else:
+            self._members.join(table)
+            record_table = record_table_of(table)
         return CommitRun(list(self._members.by_key.values()), replace(self._options, record_table=record_table))
 
     def commit(self) -> None:

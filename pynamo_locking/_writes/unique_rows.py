@@ -15,12 +15,12 @@ from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io.model_doors import writer_of
+from pynamo_locking._io.model_doors import refuse_apart, writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of, storable
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, ttl_attribute_of
+from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, ttl_attribute_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class UniqueRows:
         assert declared is not None  # noqa: S101 - asked for only then
         self.table: type[Any] = declared.table
         self._watched = declared.watched
-        _check_place(item, self.table)
+        refuse_apart(type(item), self.table)
         key = key_of(self._model, *key_values_of(item))
         was, now = (unique_values.held(self._model, {**image, **key}) for image in (old, new))
         ends = expiry.time_in(new, declared.expires)
@@ -153,15 +153,6 @@ class UniqueRows:
     def is_of(self, image: Image | None) -> bool:
         """Tell whether the stored item has the old values."""
         return unique_values.watched(self._model, image) == self._old
-
-
-def _check_place(item: Model, table: type[Model]) -> None:
-    mine, rows = connection_of(item).connection, connection_of(table).connection
-    if (mine.host, mine.region) != (rows.host, rows.region):
-        raise ConfigurationError(
-            f"{type(item).__name__} is in {mine.region} ({mine.host or 'AWS'}), and the table of its unique values in "
-            f"{rows.region} ({rows.host or 'AWS'}): give both the same Meta.region and Meta.host."
-        )
 
 
 # What a write of an item of a model with unique values does to their rows.
