@@ -128,6 +128,23 @@ def class_of(model: type[Model], image: dict[str, dict[str, Any]]) -> type[Model
         return None
 
 
+def is_of(model: type[Model], image: dict[str, dict[str, Any]]) -> bool:
+    """Tell whether a query of a model shows a stored item: whether its discriminator names it, or a class of it."""
+    attribute = discriminator_of(model)
+    if attribute is None:
+        return True
+    names = [attribute.get_discriminator(each) for each in attribute.get_registered_subclasses(model)]
+    stored = image.get(attribute.attr_name)
+    return stored is not None and attribute.get_value(stored) in names
+
+
+def refuse_class(model: type[Model], image: dict[str, dict[str, Any]]) -> None:
+    """Refuse a stored item of another class, as PynamoDB does where it makes an instance of it."""
+    stored = class_of(model, image)
+    if stored is not None and not issubclass(stored, model):
+        raise ValueError(f"Cannot instantiate a {model.__name__} from the returned class: {stored.__name__}")
+
+
 def python_name_of(model: type[Model], stored: str) -> str:
     """Return the name in Python of a stored attribute."""
     return model._dynamo_to_python_attr(stored)

@@ -33,7 +33,7 @@ from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, new_item, range_name_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, is_of, key_values_of, new_item, range_name_of
 from pynamo_locking._transactions.item import UNREAD, TransactionItem, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._writes.unique_rows import UniqueRows, merged, not_unique
@@ -292,9 +292,11 @@ class TransactionItems:
             known = [self._known(model, key) for key in keys]
             new = [(key, image) for key, image, member in zip(keys, page, known, strict=True) if member is None]
             committed = self.reader.committed(model, new, resolver)
-            for key, image, old in zip(keys, page, known, strict=True):
+            for key, old in zip(keys, known, strict=True):
                 current = None if old is not None else unexpired(model, next(committed))
-                member = old or self._add(model.from_raw_data(copy_of(current or image)), key, current)
+                if current is not None and not is_of(model, current):
+                    continue
+                member = old or self._add(model.from_raw_data(copy_of(current or key)), key, current)
                 if self._relies_on_reads:
                     member.rely()
                 yield member

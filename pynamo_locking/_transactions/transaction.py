@@ -22,6 +22,7 @@ from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
+from pynamo_locking._pynamodb import refuse_class
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
@@ -670,7 +671,10 @@ class Transaction:
         self._check_open()
         check_model(model)
         members = self._members.read_all(model, list(values), wanted)
-        return [None if member.shown_image() is None else cast("_M", member.item) for member in members]
+        for image in (member.shown_image() for member in members):
+            if image is not None:
+                refuse_class(model, image)
+        return [None if member.is_deleted else cast("_M", member.item) for member in members]
 
     def query(
         self,
