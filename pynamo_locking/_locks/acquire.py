@@ -47,7 +47,7 @@ from pynamo_locking._io.responses import check_not_foreign, is_about_size
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.write_intents import Resolver, StillPending
 from pynamo_locking._locks import local_queue, lock_events, release
-from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking._locks.held_lock import HeldEntry, refuse_blocked_loop
 from pynamo_locking._locks.local_queue import LocalWaiter
 from pynamo_locking._locks.release import evict_dead
 from pynamo_locking.exceptions import ItemNotFound, LockTimeout, also
@@ -109,8 +109,10 @@ class Acquisition:
         Raises:
             LockTimeout: not our turn within `wait`.
             ItemNotFound: the item does not exist, or was deleted while we waited.
-            ConfigurationError: DynamoDB refuses such requests.
+            ConfigurationError: DynamoDB refuses such requests; or a task holds it that cannot go on while we wait.
         """
+        if self._options.wait > 0:
+            refuse_blocked_loop(self._row, self._options.lock_mode)
         return run_steps(self.steps())
 
     def steps(self) -> Steps[HeldEntry]:
