@@ -12,12 +12,13 @@ import copy
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pynamodb.connection.base import Connection
+from pynamodb.models import MetaProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamodb.attributes import DiscriminatorAttribute
     from pynamodb.connection.table import TableConnection
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 #: A model, or an item of it.
 AnyModel: TypeAlias = "Model | type[Model]"
+_M = TypeVar("_M", bound="Model")
+
+#: The options in the `Meta` of a model that PynamoDB knows. It warns of the last two itself.
+META_NAMES: Final = frozenset({*MetaProtocol.__annotations__, "session_cls", "request_timeout_seconds"})
 
 
 def connection_of(model: AnyModel) -> TableConnection:
@@ -87,6 +92,18 @@ def serialize_key(model: type[Model], hash_key: Any, range_key: Any = None) -> t
     return model._serialize_keys(hash_key, range_key)
 
 
+def new_item(model: type[_M], hash_key: Any, range_key: Any = None, values: Mapping[str, Any] = {}) -> _M:
+    """Return a new instance, made without keys as PynamoDB makes one: its own `__init__` may take them otherwise."""
+    item = model(_user_instantiated=False)
+    for name, attribute in model.get_attributes().items():
+        default = attribute.default_for_new
+        if default is not None:
+            setattr(item, name, default() if callable(default) else default)
+    keys = (hash_name_of(model), hash_key), (range_name_of(model), range_key)
+    item._set_attributes(**values, **{str(name): value for name, value in keys if value is not None})
+    return item
+
+
 # Other attributes
 
 
@@ -110,6 +127,23 @@ def class_of(model: type[Model], image: dict[str, dict[str, Any]]) -> type[Model
         return model._get_discriminator_class(image)
     except ValueError:
         return None
+
+
+def is_of(model: type[Model], image: dict[str, dict[str, Any]]) -> bool:
+    """Tell whether a query of a model shows a stored item: whether its discriminator names it, or a class of it."""
+    attribute = discriminator_of(model)
+    if attribute is None:
+        return True
+    names = [attribute.get_discriminator(each) for each in attribute.get_registered_subclasses(model)]
+    stored = image.get(attribute.attr_name)
+    return stored is not None and attribute.get_value(stored) in names
+
+
+def refuse_class(model: type[Model], image: dict[str, dict[str, Any]]) -> None:
+    """Refuse a stored item of another class, as PynamoDB does where it makes an instance of it."""
+    stored = class_of(model, image)
+    if stored is not None and not issubclass(stored, model):
+        raise ValueError(f"Cannot instantiate a {model.__name__} from the returned class: {stored.__name__}")
 
 
 def python_name_of(model: type[Model], stored: str) -> str:

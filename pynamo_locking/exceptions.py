@@ -399,9 +399,9 @@ def add_context(error: BaseException, failure: BaseException) -> None:
     error.__context__ = failure
 
 
-def gave_up(error: Any, what: str, attempts: int) -> None:
-    """Add the number of attempts to the message of the last error."""
-    message = f"{what} gave up after attempt {attempts} of {attempts}: {error}"
+def gave_up(error: Any, what: str, attempts: int, attempt: int | None = None, why: str = "") -> None:
+    """Add the number of attempts to the message of the last error, and why it was not the last one that was allowed."""
+    message = f"{what} gave up after attempt {attempts if attempt is None else attempt} of {attempts}: {why}{error}"
     error.args = (message,)
     if hasattr(error, "msg"):  # PynamoDB's errors show their message there as well
         error.msg = message

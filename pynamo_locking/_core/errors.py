@@ -56,7 +56,7 @@ class ConfigurationError(LockingError, ValueError):
 
 
 class InvalidInput(LockingError, ValueError):  # noqa: N818 - named like the other errors of callers
-    """A value that comes with a request cannot be used: a key, an idempotency key, an interval or a time.
+    """A value that comes with a request cannot be used: a key, an idempotency key, an interval, a time, NaN.
 
     Nothing was sent. The message says why, and shows the first 80 characters of the value.
     """

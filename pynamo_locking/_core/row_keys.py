@@ -35,7 +35,10 @@ def row_name(table: str, key: tuple[tuple[str, Any], ...], longest: int = LARGES
         key: type and serialized value of the hash key, then of the range key if there is one.
         longest: the size limit of a name in that table of locks, in bytes; see `OwnKeys`.
     """
-    encoded = (canonical_number(value) if kind == "N" else quote(value, safe="") for kind, value in key)
+    try:
+        encoded = [canonical_number(value) if kind == "N" else quote(value, safe="") for kind, value in key]
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"a key, or a unique value, is no text: {error}.") from error
     parts = [quote(table, safe=""), *encoded]
     name = "/".join(parts)
     if len(name) <= longest:

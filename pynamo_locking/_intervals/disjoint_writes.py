@@ -43,7 +43,7 @@ from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joine
 from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
-from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import account_of, enforcement_of, extents_of, lock_attribute_of, own_keys_of
 from pynamo_locking._io.stored_rows import StoredRow
 from pynamo_locking._items import conditions, effects, keys, versions
 from pynamo_locking._items.expiry import is_expired
@@ -53,7 +53,7 @@ from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.isolation import SERIALIZABLE, IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._models.tables import OwnRows, RawAttribute
-from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
+from pynamo_locking._pynamodb import connection_of, key_values_of, new_item, set_connection
 from pynamo_locking._transactions.items import ADVICE
 from pynamo_locking._transactions.plan import Unread
 from pynamo_locking._transactions.transaction import Transaction, count_in_guard, is_done_before, items_of, next_attempt
@@ -110,8 +110,9 @@ def guards_of(axis: IntervalAttributes) -> type[ConflictRow]:
     connection = connection_of(table)
     model = _models.get(table)
     if model is None or connection_of(model) is not connection:
-        place = {name: getattr(table.Meta, name, None) for name in ("keys", "prefix")}
-        meta = type("Meta", (), {"table_name": connection.table_name, **place})
+        keys = {name: getattr(table.Meta, name, None) for name in ("keys", "prefix")}
+        place = {"table_name": connection.table_name, "aws_access_key_id": account_of(table)}
+        meta = type("Meta", (), {**place, **keys})
         content = {"Meta": meta, "__module__": __name__}
         model = type(f"{table.__name__}Guard", (ConflictRow,), content)
         set_connection(model, connection)
@@ -388,14 +389,14 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
 def ends_in(axis: IntervalAttributes, actions: Any) -> list[Action]:
     """Return the actions of an update that change begin or end."""
     given = actions if isinstance(actions, list) else []  # `check_actions` refuses anything else
-    return [action for action in given if conditions.path_of(action)[0] in axis.stored]
+    return [action for action in given if conditions.changed_by(action) in axis.stored]
 
 
 def literal_end(axis: IntervalAttributes, actions: list[Action]) -> Any:
     """Return the value that an action assigns to the end that is not the range key; None if it removes the end."""
     [action, *more] = actions
     path = conditions.path_of(action)
-    if axis.key_name in {conditions.path_of(each)[0] for each in actions}:
+    if axis.key_name in {conditions.changed_by(each) for each in actions}:
         raise ConfigurationError(f"{axis.key_name!r} is the range key, which no update can change: use move().")
     if isinstance(action, RemoveAction) and len(path) == 1 and not more:
         return None
@@ -794,7 +795,7 @@ class Disjoint:
         model = self._guards
         if self._has_turn:
             with contextlib.suppress(UpdateError):
-                guard = model(name)
+                guard = new_item(model, name)
                 unchanged = model.touched.set(model.touched | [])
                 image = guard.update([unchanged], model.version.exists(), add_version_condition=False)["Attributes"]
                 return next(items_of(begun).found(model, [[image]]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, Loc
 from pynamo_locking._core.lock_queue import FREE, ITEM_WITHOUT_LOCK, LockState, QueueEntry, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER, brief, cut, row_name, text_of_ms
 from pynamo_locking._io import runtime
-from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io.model_doors import account_of, own_keys_of
 from pynamo_locking._io.stored_rows import (
     FORMAT,
     FORMAT_NAME,
@@ -387,7 +386,7 @@ class LockRow:
     def identity(self) -> tuple[Any, ...]:
         """Equal for two rows that are the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
-        return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
+        return (self.connection.host, self.connection.region, self.table, key, self.attribute, account_of(self.model))
 
     @property
     def names(self) -> dict[str, Any]:
@@ -423,19 +422,3 @@ class LockRow:
         """Return the lock document in an image of this item, to act upon it; see `trusted`."""
         state = state_in(image, self.attribute)
         return trusted(self, state) if state.unreadable else state
-
-
-#: Access keys of models that have their own, as first seen: later sessions of a role have other keys.
-_accounts: weakref.WeakKeyDictionary[type[Model], str] = weakref.WeakKeyDictionary()
-
-
-def _account(model: type[Model] | None) -> str | None:
-    """Identify the account of a model's tables: two accounts may have tables of one name in one Region.
-
-    None: the environment's account.
-    """
-    meta: Any = getattr(model, "Meta", object)
-    said_by: Any = next(
-        (base for base in getattr(meta, "__mro__", ()) if vars(base).get("aws_access_key_id") is not None), None
-    )
-    return None if said_by is None else _accounts.setdefault(said_by, said_by.aws_access_key_id)

@@ -6,15 +6,66 @@ and with its type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._pynamodb import connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.row_keys import OwnKeys
+
+
+# Where its table is
+
+
+class Endpoint(NamedTuple):
+    """Where the table of a model is: two places may have tables of one name. No account: that of the environment."""
+
+    region: str | None
+    host: str | None
+    account: str | None
+
+    def __str__(self) -> str:
+        said_by = "" if self.account is None else f" with the credentials {self.account!r} of its Meta"
+        return f"{self.region} ({self.host or 'AWS'}){said_by}"
+
+
+def endpoint_of(model: type[Model]) -> Endpoint:
+    connection = connection_of(model).connection
+    return Endpoint(connection.region, connection.host, account_of(model))
+
+
+#: Access keys of models that have their own, as first seen: later sessions of a role have other keys.
+_accounts: weakref.WeakKeyDictionary[type[Model], str] = weakref.WeakKeyDictionary()
+
+
+def account_of(model: type[Model] | None) -> str | None:
+    """Identify the account of a model's tables: two accounts may have tables of one name in one Region.
+
+    None: the environment's account.
+    """
+    meta: Any = getattr(model, "Meta", object)
+    said_by: Any = next(
+        (base for base in getattr(meta, "__mro__", ()) if vars(base).get("aws_access_key_id") is not None), None
+    )
+    return None if said_by is None else _accounts.setdefault(said_by, said_by.aws_access_key_id)
+
+
+def refuse_apart(one: type[Model], other: type[Model]) -> None:
+    """Refuse two models whose tables no native transaction could include."""
+    places = endpoint_of(one), endpoint_of(other)
+    if places[0] != places[1]:
+        raise ConfigurationError(
+            f"{one.__name__} is in {places[0]}, and {other.__name__} in {places[1]}, so no transaction can include "
+            f"both: give both the same Meta.region, Meta.host and Meta.aws_access_key_id, or use them apart."
+        )
 
 
 # Where its locks are

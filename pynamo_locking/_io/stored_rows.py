@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pynamodb.expressions.operand import Path, Value
-from pynamodb.expressions.util import get_value_placeholder
+from pynamodb.expressions.util import PATH_SEGMENT_REGEX, get_value_placeholder
 from typing_extensions import override
 
 from pynamo_locking._core.row_keys import plain
@@ -74,27 +74,49 @@ class Stored(Value):
         return str(get_value_placeholder(self.values[0], expression_attribute_values))
 
 
-class Place(Path):
-    """A path, written without the parsing by PynamoDB, which is a large part of the work of a write."""
+#: The steps of a path: names of attributes and places in lists. The first one is a name.
+Steps = tuple["str | int", ...]
 
-    def __init__(self, *names: str) -> None:
+
+class Place(Path):
+    """A path by its steps, with any characters in names, and without PynamoDB's parsing, which takes long."""
+
+    def __init__(self, *steps: str | int) -> None:
         self.attribute = None  # type: ignore[assignment]
         self.attr_type = None
-        self.values = (list(names),)
+        self.values = (steps,)
 
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
-        segments = []
-        for segment in self.values[0]:
-            name, bracket, index = segment.partition("[")
-            segments.append(placeholder_names.setdefault(name, f"#{len(placeholder_names)}") + bracket + index)
-        return ".".join(segments)
+        text = ""
+        for step in self.values[0]:
+            if isinstance(step, int):
+                text += f"[{step}]"
+            else:
+                text += "." * bool(text) + placeholder_names.setdefault(step, f"#{len(placeholder_names)}")
+        return text
 
     @override
     def __getitem__(self, item: int | str) -> Place:
-        if isinstance(item, str):
-            return Place(*self.path, item)
-        return Place(*self.path[:-1], f"{self.path[-1]}[{item}]")
+        return Place(*self.values[0], item)
+
+
+def steps_of(path: Any) -> Steps:
+    """Return the steps of a path: of PynamoDB's ``["a", "b[1]"]`` they are ``("a", "b", 1)``.
+
+    Raises:
+        ValueError: PynamoDB does not accept a name in it, such as ``price[EUR]``.
+    """
+    steps: list[str | int] = []
+    if isinstance(path, Place):
+        return (*path.values[0],)
+    for segment in path.path:
+        match = PATH_SEGMENT_REGEX.match(segment)
+        if match is None:
+            raise ValueError(f"{'.'.join(path.path)} is not a valid document path")
+        name, places = match.groups()
+        steps += [name, *(int(place) for place in places[1:-1].split("][") if place)]
+    return tuple(steps)
 
 
 def known_format(*names: str) -> Condition:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.expressions.operand import Value
-from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction
+from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction, Update
 
 from pynamo_locking._core.dynamodb import LONGEST_EXPRESSION
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._pynamodb import discriminator_of
+from pynamo_locking._io.stored_rows import Place, Stored, steps_of
+from pynamo_locking._pynamodb import discriminator_of, hash_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._io.stored_rows import Image, Steps
     from pynamo_locking._items.versions import VersionPart
 
 
@@ -80,7 +80,7 @@ def is_repeatable(actions: Sequence[Action]) -> bool:
     Removing an element of a list moves the later ones, and setting one beyond its end appends it.
     """
     return all(
-        not any("[" in segment for segment in path_of(action))
+        not any(isinstance(step, int) for step in path_of(action))
         and (
             isinstance(action, (RemoveAction, DeleteAction))
             or (isinstance(action, SetAction) and isinstance(action.values[1], Value))
@@ -89,11 +89,28 @@ def is_repeatable(actions: Sequence[Action]) -> bool:
     )
 
 
-def path_of(action: Action) -> list[str]:
-    """Return the path that an action changes, by its segments."""
+def exists(model: Model | type[Model]) -> Condition:
+    """Require that there is an item."""
+    there: Condition = Place(hash_attribute_of(model).attr_name).exists()
+    return there
+
+
+def does_not_exist(model: Model | type[Model]) -> Condition:
+    """Require that there is no item."""
+    absent: Condition = Place(hash_attribute_of(model).attr_name).does_not_exist()
+    return absent
+
+
+def path_of(action: Action) -> Steps:
+    """Return the steps of the path that an action changes; PynamoDB's `ValueError` for what is no action."""
+    Update(action)
     path: Any = action.values[0]  # a Path in every action there is
-    segments: list[str] = path.path
-    return segments
+    return steps_of(path)
+
+
+def changed_by(action: Action) -> str:
+    """Return the stored name of the attribute that an action changes, as a whole or in part."""
+    return str(path_of(action)[0])
 
 
 def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:

@@ -33,6 +33,8 @@ from pynamo_locking._core.values import (
     ordered,
     type_of,
 )
+from pynamo_locking._io.stored_rows import steps_of
+from pynamo_locking._items.keys import as_input, storable
 from pynamo_locking._pynamodb import schema_of
 
 if TYPE_CHECKING:
@@ -43,10 +45,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.values import Refusal
-    from pynamo_locking._io.stored_rows import Image
-
-#: The steps of a path: names of attributes and places in lists.
-Steps = tuple["str | int", ...]
+    from pynamo_locking._io.stored_rows import Image, Steps
 
 
 def check(*nodes: Any) -> None:
@@ -61,8 +60,9 @@ def check(*nodes: Any) -> None:
 
 
 def holds(image: Image | None, condition: Condition | None) -> bool:
-    """Tell whether a condition is true of an item; of no item, if that is None. Raises as `check`."""
-    return condition is None or bool(_evaluated(condition, canonical_item(image or {})))
+    """Tell whether a condition is true of an item; of no item, if that is None. Raises as `check` and `storable`."""
+    with as_input():
+        return condition is None or bool(_evaluated(condition, canonical_item(image or {})))
 
 
 def updated(image: Image | None, key: Image, actions: Iterable[Action]) -> Image:
@@ -72,7 +72,7 @@ def updated(image: Image | None, key: Image, actions: Iterable[Action]) -> Image
     actions, as an ADD to a string. Raises as `check`, too.
     """
     before = canonical_item(image or key)
-    targets = sorted(((_steps(action.values[0]), action) for action in actions), key=lambda each: _order(each[0]))
+    targets = sorted(((steps_of(action.values[0]), action) for action in actions), key=lambda each: _order(each[0]))
     _check_apart([steps for steps, _ in targets])
     for steps, _ in targets:
         if steps[0] in key:
@@ -98,26 +98,17 @@ def difference(
     as a whole, even if only a part of a map differs. Key attributes, named in `keys`, are left out; that is needed only
     if there was no item before.
     """
-    old, new = canonical_item(before or {}), canonical_item(after)
+    old, new = storable(before or {}), storable(after)
     changed = {name: value for name, value in new.items() if name not in keys and old.get(name) != value}
     return changed, sorted(name for name in old if name not in new and name not in keys)
 
 
 def size_of(image: Image) -> int:
-    """Return the size of an item in bytes, names included, as DynamoDB counts it; `Refusal` for an invalid value."""
-    return item_size(canonical_item(image))
+    """Return the size of an item in bytes, names included, as DynamoDB counts it. Raises as `storable`."""
+    return item_size(storable(image))
 
 
 # Paths
-
-
-def _steps(path: Any) -> Steps:
-    """Return the steps of a path: of ``["a", "b[1]"]`` they are ``("a", "b", 1)``."""
-    steps: list[str | int] = []
-    for segment in path.path:
-        name, *places = segment.split("[")
-        steps += [name, *(int(place.rstrip("]")) for place in places)]
-    return tuple(steps)
 
 
 def _order(steps: Steps) -> list[tuple[bool, str | int]]:
@@ -201,7 +192,7 @@ def _name_of(node: Any) -> str:
 def _evaluated(node: Any, item: Image) -> Any:
     name = _name_of(node)
     if name == _PATH:
-        return _found(item, _steps(node))
+        return _found(item, steps_of(node))
     if name == _VALUE:
         return canonical(node.value)
     operands = [_evaluated(each, item) for each in node.values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,16 +12,18 @@ from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.row_keys import canonical_number, cut, row_name, spelled
+from pynamo_locking._core.values import Refusal, canonical_item
 from pynamo_locking._io.stored_rows import encoded
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import Bound
+    from pynamo_locking._io.stored_rows import Image
 
 
 def stored_keys(model: type[Model]) -> list[Attribute[Any]]:
@@ -71,6 +74,21 @@ class ItemKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.table}({', '.join(cut(repr(value)) for _, value in self.values)})"
+
+
+@contextmanager
+def as_input() -> Iterator[None]:
+    """Turn DynamoDB's refusal of a value, found out here, into `InvalidInput`."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise InvalidInput(f"DynamoDB does not store this value: {refusal.message}.") from refusal
+
+
+def storable(image: Mapping[str, Any]) -> Image:
+    """Return an image in its canonical form; `InvalidInput` for a value that DynamoDB does not store, such as NaN."""
+    with as_input():
+        return canonical_item(image)
 
 
 def check_place(model: type[Model]) -> None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import row_name
-from pynamo_locking._core.values import canonical_item
 from pynamo_locking._io.model_doors import own_keys_of
-from pynamo_locking._items.keys import ItemKey, stored_keys
+from pynamo_locking._items.keys import ItemKey, storable, stored_keys
 from pynamo_locking._pynamodb import ttl_attribute_of, version_name_of
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def watched(model: type[Model], image: Mapping[str, Any] | None) -> Image:
     """Return of an image what its rows depend on."""
     unique = unique_of(model)
     names = frozenset[str]() if unique is None else unique.watched
-    return canonical_item({name: value for name, value in (image or {}).items() if name in names})
+    return storable({name: value for name, value in (image or {}).items() if name in names})
 
 
 def holder_of(image: Mapping[str, Any] | None) -> ItemKey | None:

@@ -15,7 +15,7 @@ from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
 from pynamo_locking._items import unique_values
-from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of, stored_key_of, version_name_of
+from pynamo_locking._pynamodb import hash_attribute_of, new_item, range_attribute_of, stored_key_of, version_name_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
@@ -519,7 +519,7 @@ def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -
     is_one = tags is not None and len(expected) == len(tags) == 1
     is_enough = shape.unique is None and (shape.write_id_name is None or (is_one and expected[0].write_id is not None))
     if found is model and is_one and is_enough:
-        item = model(hash_key, range_key)  # no read is needed: the write itself compares
+        item = new_item(model, hash_key, range_key)  # no read is needed: the write itself compares
         set_known(item, expected[0])
         return item
     current: Any = _read(model, hash_key, range_key) if found is model else found

@@ -354,6 +354,19 @@ def _check_still_in(held: HeldEntry, refused: Refused) -> None:
 all_held: weakref.WeakKeyDictionary[HeldEntry, None] = weakref.WeakKeyDictionary()
 
 
+def refuse_blocked_loop(row: LockRow, lock_mode: LockMode) -> None:
+    """Refuse to wait in this thread for another task of its event loop, which could not go on meanwhile."""
+    *thread, task = runtime.current.thread_or_task()
+    for held in () if task is None else runtime.living(all_held):
+        its_thread, its_task = [*held.thread_or_task[:2]], held.thread_or_task[2]
+        is_of_this_loop = its_thread == thread and its_task is not None and not held.ownership.is_over
+        if is_of_this_loop and held.row.identity == row.identity and held.entry.lock_mode.conflicts(lock_mode):
+            raise ConfigurationError(
+                f"{row.label} is held by another task of the event loop of this thread. To wait for it here would "
+                f"block the loop, so the task could never release it: use `async with`, or the awaited method."
+            )
+
+
 def _leave_all_to_parent() -> None:
     for held in runtime.living(all_held):
         held.leave_to_parent()

@@ -221,6 +221,8 @@ class LockHandle(Generic[M]):
         if self._is_cut_short:
             attempt.cut_short()
         with self._reported(options):
+            if options.wait > 0:
+                held_lock.refuse_blocked_loop(self.target.row, options.lock_mode)
             held = concurrency.run_steps(attempt.steps())
             return None if held is None else self._begin_hold(held)
 

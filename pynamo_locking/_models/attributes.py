@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from difflib import get_close_matches
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
@@ -27,11 +28,18 @@ from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.client import is_sent_again, lock_connection
 from pynamo_locking._io.lock_record import LockRow, state_of
-from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, refuse_apart
 from pynamo_locking._items import keys
 from pynamo_locking._locks import context
 from pynamo_locking._locks.options import LockTarget, checked_settings
-from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of, version_name_of
+from pynamo_locking._pynamodb import (
+    META_NAMES,
+    connection_of,
+    key_values_of,
+    range_name_of,
+    ttl_attribute_of,
+    version_name_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -271,6 +279,8 @@ class PlacedMixin(_Base):
                 f"name in models. Rename it in Python and keep the stored name: "
                 f"{hidden[0]}_ = ...Attribute(attr_name={hidden[0]!r})."
             )
+        _refuse_hidden(cls)
+        _refuse_unknown_options(cls)
         if getattr(getattr(cls, "Meta", None), "interval", None) is not None and not hasattr(cls, "intervals"):
             raise ConfigurationError(
                 f"{cls.__name__} has a Meta.interval, which does nothing without IntervalMixin: put that before "
@@ -378,7 +388,7 @@ class PlacedMixin(_Base):
         lock = lock_attribute_of(table)
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row(keys.key_of(table, name, None), lock, settings, name)
-        join_places(cls, row)
+        refuse_apart(cls, table)
         return LockTarget(cls, row, (table, name, None), read)
 
     @classmethod
@@ -506,11 +516,46 @@ def _is_ours(module: str) -> bool:
     return module.startswith("pynamo_locking.")
 
 
-def join_places(model: type[Model], row: LockRow) -> None:
-    """Refuse a lock table in another Region or on another host: no transaction could include both."""
-    connection = connection_of(model).connection
-    if (connection.host, connection.region) != (row.connection.host, row.connection.region):
+_METHODS: Final = (FunctionType, classmethod, staticmethod, property)
+
+
+def _refuse_hidden(model: type[PlacedMixin]) -> None:
+    """Refuse a class of a user behind ours with a method that one of ours hides: no way to write would call it."""
+    first: dict[str, tuple[type[Any], Any]] = {}
+    for base in model.__mro__:
+        for name, value in vars(base).items():
+            ahead, method = first.setdefault(name, (base, value))
+            is_hidden = _is_ours(ahead.__module__) and isinstance(method, _METHODS) and not name.startswith("_")
+            if not is_hidden or _is_ours(base.__module__) or base.__module__.startswith("pynamodb."):
+                continue
+            if issubclass(base, Model):
+                ours = next(each for each in model.__mro__ if _is_ours(each.__module__))
+                remedy = f"derive {base.__name__} from {ours.__name__}, and {model.__name__} from {base.__name__} alone"
+            else:
+                remedy = f"name {base.__name__} first, as in `class {model.__name__}({base.__name__}, ...)`"
+            raise ConfigurationError(
+                f"{base.__name__} has a member {name!r} that {model.__name__} would never use, since "
+                f"{ahead.__name__}.{name} comes before it: {remedy}, or define {name!r} in {model.__name__} itself."
+            )
+
+
+#: What this package reads in the `Meta` of a model: docs/reference/meta.md.
+_OPTIONS: Final = frozenset(
+    {"lock_settings", "lock_table", "enforce_locks", "write_id", "transaction_table", "guard_queries", "interval"}
+    | {"unique", "unique_table", "unique_scope", "keys", "prefix", "ttl_attribute"}
+    | {"keep_finished_s", "keep_keys_s", "keep_rows_s"}
+)
+
+
+def _refuse_unknown_options(model: type[PlacedMixin]) -> None:
+    """Refuse a name in `Meta` that nobody reads: mostly it is another one, misspelt."""
+    known = META_NAMES | _OPTIONS
+    names = (name for name in dir(getattr(model, "Meta", None)) if not name.startswith("_"))
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        nearest = get_close_matches(unknown, known, n=1)
+        meant = f"did you mean {nearest[0]!r}?" if nearest else "see the page on options in Meta."
         raise ConfigurationError(
-            f"{model.__name__} is in {connection.region} ({connection.host or 'AWS'}), and its lock table in "
-            f"{row.connection.region} ({row.connection.host or 'AWS'}): give both the same Meta.region and Meta.host."
+            f"Meta.{unknown} of {model.__name__} is no option of PynamoDB or pynamo_locking, and would be ignored: "
+            f"{meant} The name of an option of your own begins with an underscore."
         )

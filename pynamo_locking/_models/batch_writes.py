@@ -18,6 +18,7 @@ from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.write_outcome import BatchResult
 from pynamo_locking._io import batch_requests, client, protocol, responses, runtime
 from pynamo_locking._io.concurrency import Pool
+from pynamo_locking._io.model_doors import refuse_apart
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
@@ -134,6 +135,7 @@ class TransactWrite(PynamoTransactWrite):
                 "return_item_collection_metrics": self._return_item_collection_metrics,
             },
         )
+        self._first: type[GuardedMixin] | None = None  # of the models, which are all in one place
         self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
         self._placed_items: Any = None
         self._is_left = False
@@ -148,6 +150,7 @@ class TransactWrite(PynamoTransactWrite):
         lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
         row = None
+        self._join(model_cls)
         if lock is not None and issubclass(model_cls, GuardedMixin):
             # A transaction of many items may be committed, and its values not stored yet.
             protocol.merge(kwargs, *fencing.has_no_intent(lock.attr_name))
@@ -175,6 +178,7 @@ class TransactWrite(PynamoTransactWrite):
                 f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
                 f"or LockableModel, and declare a VersionAttribute."
             )
+        self._join(type(item))
         write, key = plan_check(item), _key_of(item)
         written = self._assembly.by_key.get(key)
         if written is not None and written.write is not None and written.write.part.is_checked:
@@ -283,6 +287,7 @@ class TransactWrite(PynamoTransactWrite):
         self._placed._check_open()
         self._placed_items.take_values()
         for member in list(self._placed_items.by_key.values()):
+            self._join(member.model)
             if member.plan.write is not None:
                 self._add_write(member.plan.writer, member.final())
             elif member.is_read:
@@ -312,10 +317,17 @@ class TransactWrite(PynamoTransactWrite):
         placed = [] if self._placed is None else self._placed_items.by_key.values()
         self._leave()
         warn_of_lost_writes(
-            self, [*self._assembly.by_key, *(member.identity for member in placed if member.write is not None)]
+            self, [*self._assembly.by_key, *(member.identity for member in placed if member.plan.write is not None)]
         )
 
+    def _join(self, model: type[Model]) -> None:
+        """Refuse a model whose table is in another place than that of the first one."""
+        if issubclass(model, GuardedMixin):
+            self._first = self._first or model
+            refuse_apart(self._first, model)
+
     def _writer_of(self, model: Model) -> Writer | None:
+        self._join(type(model))
         writer = model._writer() if isinstance(model, GuardedMixin) else None
         if writer is not None and not self._has_own_token:
             writer.token = str(self._client_request_token)

@@ -32,7 +32,7 @@ from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.writes import GuardedMixin, prepare_save
-from pynamo_locking._pynamodb import hash_name_of, key_values_of, range_name_of, version_name_of
+from pynamo_locking._pynamodb import hash_name_of, key_values_of, new_item, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
     ItemLocked,
     LockLost,
@@ -241,7 +241,7 @@ class CombiningQueue(Generic[G]):
         if item is None:
             if not change.create:
                 raise self._model.DoesNotExist("There is no such item.")
-            item = self._model(*self._key)
+            item = new_item(self._model, *self._key)
         mine = copy.deepcopy(item)
         change.apply(mine)
         if any(getattr(mine, name) != getattr(item, name) for name in self._fixed):

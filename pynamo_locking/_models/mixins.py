@@ -23,7 +23,7 @@ from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone
-from pynamo_locking._pynamodb import hash_name_of, range_name_of
+from pynamo_locking._pynamodb import new_item, range_name_of
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
     Conflict,
@@ -254,7 +254,7 @@ class VersionedMixin(GuardedMixin):
         except DoesNotExist:
             if not create:
                 raise
-            return cls(hash_key, range_key)
+            return new_item(cls, hash_key, range_key)
 
     @classmethod
     def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
@@ -284,9 +284,8 @@ class VersionedMixin(GuardedMixin):
         """
         if versions.shape_of(type(self)).attribute is None:
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could increment.")
-        exists = self.get_attributes()[hash_name_of(self)].exists()
         writer = self._writer() or Writer(self)
-        writer.touch(conditions.both(condition, exists), checks_version=add_version_condition)
+        writer.touch(conditions.both(condition, conditions.exists(self)), checks_version=add_version_condition)
 
     @awaited_write(touch)
     def atouch(self) -> None:

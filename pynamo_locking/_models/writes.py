@@ -15,14 +15,14 @@ from typing_extensions import Self, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._io import client, concurrency
-from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
+from pynamo_locking._io.model_doors import creates_item, endpoint_of, lock_attribute_of
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
 from pynamo_locking._locks import context
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
-from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, version_name_of
+from pynamo_locking._pynamodb import key_values_of, new_item, version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
@@ -54,9 +54,11 @@ class Participation:
         """Whether the transaction can still be committed."""
         return self._items() is not None
 
-    def has(self, identity: ItemKey) -> bool:
-        """Tell whether it has the item with this key, in whichever instance."""
-        return self.is_open and identity in self._items().by_key
+    def has(self, model: type[Model], hash_key: Any, range_key: Any) -> bool:
+        """Tell whether it has the item of a model with this key, in whichever instance."""
+        identity = ItemKey.of(model.Meta.table_name, key_of(model, hash_key, range_key))
+        member = self._items().by_key.get(identity) if self.is_open else None
+        return member is not None and endpoint_of(member.model) == endpoint_of(model)
 
     def end(self) -> None:
         """Note the end of the transaction."""
@@ -80,7 +82,7 @@ def check_alone(item: Model) -> None:
 def check_read_alone(model: type[Model], hash_key: Any, range_key: Any) -> None:
     """Refuse to read and write an item that the open transaction of this context has: its commit would be stale."""
     here = open_here.get()
-    if here is not None and here.has(ItemKey.of(model.Meta.table_name, key_of(model, hash_key, range_key))):
+    if here is not None and here.has(model, hash_key, range_key):
         raise _goes_past(model, (hash_key, range_key))
 
 
@@ -324,7 +326,7 @@ class GuardedMixin(ReadingMixin):
         Cost: 1 write. With the lock in a separate row: 1 transaction and 1 read inside the lock.
         """
         if must_exist:
-            condition = conditions.both(condition, hash_attribute_of(type(self)).exists())
+            condition = conditions.both(condition, conditions.exists(self))
         written = self._writer()
         if written is None:
             return super().update(actions, condition, add_version_condition=add_version_condition)
@@ -384,9 +386,9 @@ class GuardedMixin(ReadingMixin):
         try:
             return cls.get(hash_key, range_key, consistent_read=True), False
         except DoesNotExist:
-            item = cls(hash_key, range_key, **(defaults or {}))
+            item = new_item(cls, hash_key, range_key, defaults or {})
         try:
-            item.save(hash_attribute_of(cls).does_not_exist())
+            item.save(conditions.does_not_exist(cls))
         except (LockLost, OutcomeUnknown):
             raise
         except PutError:

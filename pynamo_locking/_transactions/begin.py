@@ -15,6 +15,8 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
+from pynamo_locking._items import versions
+from pynamo_locking._items.keys import label_of
 from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
@@ -37,9 +39,11 @@ from pynamo_locking.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pynamo_locking._core.write_outcome import Known
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._locks.lock import Lock
+    from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
@@ -164,8 +168,8 @@ def transactional(
     written, have a `LockAttribute`, and had been changed or were locked. An attempt that would write what others had
     locked at its read has no commit, except the last one.
 
-    Pass keys, not instances: the function must read what it changes. In a retry an instance from outside would be
-    stale, or have the changes of the attempt that was rolled back, so every attempt would end in `StaleVersion`.
+    Pass keys, not instances: the function must read what it changes. An instance from outside would be as stale in each
+    retry, so the second attempt with it is the last one: its `StaleVersion` says so.
 
     Args:
         function: the function, for ``@transactional`` without parentheses.
@@ -256,6 +260,7 @@ class RetryLoop:
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
         self._contended: dict[ItemKey, LockableMixin] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
+        self._written: list[tuple[GuardedMixin, Known]] = []  # what the last attempt was to write, as it was
         self._holds_lock = holds_a_lock()
         self.begun = Transaction(**options)
 
@@ -310,6 +315,12 @@ class RetryLoop:
         if self._number == self._most:
             gave_up(error, "transactional()", self._most)
             return None
+        hopeless = self._stale_again(error)
+        if hopeless is not None:
+            name = label_of(type(hopeless), key_values_of(hopeless))
+            why = f"{name} is an instance from outside of the function: read it with tx.get() in each attempt"
+            gave_up(error, "transactional()", self._most, self._number, f"{why}. ")
+            return None
         self._number += 1
         if self._caller_locks():
             self._contended.clear()
@@ -317,6 +328,18 @@ class RetryLoop:
         self._contended |= contended
         self._refused = commit.refused_items() if is_first and commit is not None else {}
         return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())
+
+    def _stale_again(self, error: Exception) -> GuardedMixin | None:
+        """Return the instance that was stale in the last attempt already: the function has not read it since."""
+        before = self._written
+        written = (each.instance for each in items_of(self.begun).by_key.values() if each.plan.write is not None)
+        self._written = [(item, versions.known_state(item)) for item in written]
+        if not isinstance(error, StaleVersion):
+            return None
+        again = [item for item, known in self._written if any(item is one and known == then for one, then in before)]
+        current, version = error.current, error.expected
+        stale = (item for item in again if versions.known_state(item).version == version)
+        return next((item for item in stale if current is None or key_values_of(current) == key_values_of(item)), None)
 
     def _is_loss_of_ours(self, error: Exception) -> bool:
         """Tell whether a lock was lost that only helps the retry."""

@@ -22,7 +22,7 @@ all items before the decision, which wait for each other.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -544,7 +544,6 @@ class CommitRun:
                 plan = choose_path(self._facts(is_long=True), extra=extra, record=self._options.record)
         except CannotBeStaged as error:
             raise _too_large(error) from error
-        self._check_places()
         if plan.path is CommitPath.LONG or needs_table(self._options):
             check_table(self._options)
         return plan
@@ -552,16 +551,6 @@ class CommitRun:
     def direct(self) -> list[TransactionItem]:
         """Return the items that the deciding transaction writes itself."""
         return [self._items[i] for i in self.plan().direct]
-
-    def _check_places(self) -> None:
-        """Refuse items that no native transaction could include."""
-        places = {(connection.region, connection.host) for connection in self._connections}
-        if len(places) > 1:
-            named = ", ".join(f"{region} ({host or 'AWS'})" for region, host in sorted(places, key=repr))
-            raise ConfigurationError(
-                f"the items of a transaction and its TransactionTable must be in one Region and on one host: they are "
-                f"in {named}."
-            )
 
     def _facts(self, *, is_long: bool) -> list[ItemFacts]:
         table = None if self._options.record_table is None else self._options.record_table.place
@@ -639,18 +628,18 @@ class CommitRun:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._connections[0], self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(self._connection(), self._options.id, resolver=self._resolver())
         for i, item in enumerate(self._items):
             assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
-    @cached_property
-    def _connections(self) -> list[Connection]:
-        """The connections of the items' models, then that of the records: it alone if only the key is written."""
-        models = dict.fromkeys([type(item.instances.present) for item in self._items])
-        connections = [connection_of(model).connection for model in models]
-        record_table = self._options.record_table
-        return connections if record_table is None else [*connections, record_table.connection]
+    def _connection(self) -> Connection:
+        """Return that of the items, which are all in one place; that of the records if only the key is written."""
+        if self._items:
+            return connection_of(self._items[0].model).connection
+        table = self._options.record_table
+        assert table is not None  # noqa: S101 - a transaction without items has a key
+        return table.connection
 
     def _write_long(self, plan: CommitPlan) -> None:
         table, extra = check_table(self._options), key_action(self._options)

@@ -11,7 +11,6 @@ from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import responses
 from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key
 from pynamo_locking._items import conditions, effects, expiry, versions
-from pynamo_locking._pynamodb import hash_name_of
 from pynamo_locking._transactions.instances import SavedInstances, ShownInstances
 from pynamo_locking._transactions.plan import (
     UNREAD,
@@ -278,7 +277,7 @@ class TransactionItem:
         """Increment the version."""
         plan = self._required(condition, checks=checks)
         if plan.write is None and not creates:
-            plan = plan.requiring(self.instance.get_attributes()[hash_name_of(self.instance)].exists())
+            plan = plan.requiring(conditions.exists(self.instance))
         if plan.write is None:
             self.plan = plan.updating(self._basis, [conditions.nothing()])
         else:  # it increments the version already
@@ -326,7 +325,7 @@ class TransactionItem:
             return plan
         if before.attributes is not None or not isinstance(self.base, Unread):
             return plan
-        if {conditions.path_of(each)[0] for each in actions} <= versions.shape_of(self.model).declared:
+        if {conditions.changed_by(each) for each in actions} <= versions.shape_of(self.model).declared:
             return plan
         if not plan.is_checked:
             return self._pinned(plan)

@@ -19,7 +19,7 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._core.values import copy_of
 from pynamo_locking._io import batch_requests, runtime
-from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
+from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of, refuse_apart
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
@@ -32,7 +32,7 @@ from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, is_of, key_values_of, new_item, range_name_of
 from pynamo_locking._transactions.item import TransactionItem
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._transactions.plan import UNREAD, Unread
@@ -328,6 +328,7 @@ class TransactionItems:
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
     refused: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # as a refusal of the last attempt has them
+    _models: dict[type[GuardedMixin], None] = field(default_factory=dict, init=False)  # all in one place
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _unique_rows: list[TransactionItem] = field(default_factory=list, init=False)  # since `take_values`
 
@@ -352,6 +353,7 @@ class TransactionItems:
     def _find(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
+        self.join(model)
         if locking is not None:
             for lock in self.locks.missing(model, values, locking):
                 self.locks.hold_if_there(lock)
@@ -368,9 +370,16 @@ class TransactionItems:
                 item.note_lock()
         for (identity, each), stored in zip(new.items(), self._images(model, keys), strict=True):
             image = unexpired(model, stored)
-            instance = model(*each) if image is None else model.from_raw_data(copy_of(image))
+            instance = new_item(model, *each) if image is None else model.from_raw_data(copy_of(image))
             self._add(instance, identity, keys[identity], image)
         return [self.by_key[identity] for identity in identities]
+
+    def join(self, model: type[GuardedMixin]) -> None:
+        """Refuse a model that cannot take part, or has its table in another place than the first one."""
+        if model not in self._models:
+            check_model(model)
+            refuse_apart(next(iter(self._models), model), model)
+            self._models[model] = None
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
@@ -412,6 +421,7 @@ class TransactionItems:
 
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
+        self.join(model)
         table, names = connection_of(model).table_name, [attribute.attr_name for attribute in key_attributes(model)]
         resolver = self.reader.resolver()
         for page in pages:
@@ -420,9 +430,11 @@ class TransactionItems:
             known = [self._known(identity) for identity in identities]
             new = [(key, image) for key, image, item in zip(keys, page, known, strict=True) if item is None]
             committed = self.reader.committed(model, new, resolver)
-            for identity, key, image, old in zip(identities, keys, page, known, strict=True):
+            for identity, key, old in zip(identities, keys, known, strict=True):
                 current = None if old is not None else unexpired(model, next(committed))
-                item = old or self._add(model.from_raw_data(copy_of(current or image)), identity, key, current)
+                if current is not None and not is_of(model, current):
+                    continue
+                item = old or self._add(model.from_raw_data(copy_of(current or key)), identity, key, current)
                 if self._relies_on_reads:
                     item.rely()
                 yield item
@@ -477,13 +489,13 @@ class TransactionItems:
 
     def of(self, instance: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
         """Return the item of an instance that the caller passes to write or check it."""
+        self.join(type(instance))
         key = key_of(type(instance), *key_values_of(instance))
         identity = ItemKey.of(connection_of(instance).table_name, key)
         item = self._known(identity)
         if is_write and identity in self.locks.shared:
             raise shared_item(instance)
         if item is None:
-            check_model(type(instance))
             versions.check_current(instance, TransactWriteError)
             item = self._add(instance, identity, key, UNREAD)
         elif instance is not item.instances.present:

@@ -223,7 +223,7 @@ def _intent_of(item: TransactionItem) -> tuple[str, Image, list[str]]:
         raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
     set_, removed = effects.difference(base, after, keys=item.key)
     if not is_known:
-        removed = [conditions.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
+        removed = [conditions.changed_by(each) for each in write.actions if isinstance(each, RemoveAction)]
     _check_storable(item, write, after, len(set_) + len(removed))
     return "save", set_, removed
 

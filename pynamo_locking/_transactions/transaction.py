@@ -23,6 +23,7 @@ from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
+from pynamo_locking._pynamodb import refuse_class
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
@@ -341,6 +342,11 @@ class Transaction:
 
     def _item_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> TransactionItem:
         (self._check_writable if is_write else self._check_open)()
+        if item is None:
+            raise ConfigurationError(
+                "None is no item: get_or_none() and get_all() return it for a key without an item. To create the item, "
+                "pass a new instance of its model."
+            )
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
         return self._items.of(item, is_write=is_write, replaces=replaces)
@@ -365,6 +371,8 @@ class Transaction:
 
     def _committing(self) -> CommitRun:
         table = self._items.table_if_known()
+        if table is not None:
+            self._items.join(table)
         record_table = None if table is None else record_table_of(table)
         return CommitRun(list(self._items.by_key.values()), replace(self._options, record_table=record_table))
 
@@ -670,7 +678,10 @@ class Transaction:
         self._check_open()
         check_model(model)
         items = self._items.read_all(model, list(values), wanted)
-        return [None if item.shown_image() is None else cast("_M", item.instance) for item in items]
+        for image in (item.shown_image() for item in items):
+            if image is not None:
+                refuse_class(model, image)
+        return [None if item.is_deleted else cast("_M", item.instance) for item in items]
 
     def query(
         self,

@@ -15,13 +15,12 @@ from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.values import canonical_item
-from pynamo_locking._io.model_doors import writer_of
+from pynamo_locking._io.model_doors import refuse_apart, writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
-from pynamo_locking._items.keys import ItemKey, key_of, label_of
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, ttl_attribute_of
+from pynamo_locking._items.keys import ItemKey, key_of, label_of, storable
+from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, ttl_attribute_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -123,12 +122,12 @@ class UniqueRows:
         self, item: Model, kind: type[PynamoDBException], old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> None:
         self.kind: type[PynamoDBException] = kind
-        self._model, self._old, new = type(item), old, canonical_item(new)
+        self._model, self._old, new = type(item), old, storable(new)
         declared = unique_values.unique_of(self._model)
         assert declared is not None  # noqa: S101 - asked for only then
         self.table: type[Any] = declared.table
         self._watched = declared.watched
-        _check_place(item, self.table)
+        refuse_apart(type(item), self.table)
         key = key_of(self._model, *key_values_of(item))
         was, now = (unique_values.held(self._model, {**image, **key}) for image in (old, new))
         ends = expiry.time_in(new, declared.expires)
@@ -156,15 +155,6 @@ class UniqueRows:
         return unique_values.watched(self._model, image) == self._old
 
 
-def _check_place(item: Model, table: type[Model]) -> None:
-    mine, rows = connection_of(item).connection, connection_of(table).connection
-    if (mine.host, mine.region) != (rows.host, rows.region):
-        raise ConfigurationError(
-            f"{type(item).__name__} is in {mine.region} ({mine.host or 'AWS'}), and the table of its unique values in "
-            f"{rows.region} ({rows.host or 'AWS'}): give both the same Meta.region and Meta.host."
-        )
-
-
 # What a write of an item of a model with unique values does to their rows.
 
 
@@ -186,7 +176,7 @@ def rows_of_update(
     """Return what an update does to the rows; None if it changes nothing that they depend on."""
     declared = unique_values.unique_of(type(item))
     names = frozenset[str]() if declared is None else declared.watched
-    touching = [action for action in actions if conditions.path_of(action)[0].partition("[")[0] in names]
+    touching = [action for action in actions if conditions.changed_by(action) in names]
     if not touching:
         return None
     old = _read_with(item, checks_version)
@@ -206,13 +196,13 @@ def _read_with(item: Model, checks_version: bool) -> Mapping[str, Any]:  # noqa:
 
 def _applied(image: Mapping[str, Any], action: Action) -> Mapping[str, Any]:
     """Return an image after an action that sets or removes a whole attribute; refuse any other."""
-    path, values = conditions.path_of(action), action.values
-    if len(path) == 1 and "[" not in path[0]:
+    changed, values = conditions.changed_by(action), action.values
+    if conditions.path_of(action) == (changed,):
         if isinstance(action, RemoveAction):
-            return {name: value for name, value in image.items() if name != path[0]}
+            return {name: value for name, value in image.items() if name != changed}
         stored: Any = values[1] if isinstance(action, SetAction) else None
         if isinstance(stored, Value):
-            return {**image, path[0]: stored.values[0]}
+            return {**image, changed: stored.values[0]}
     raise ConfigurationError(
         f"{action!r} changes a value that must be unique, or the time at which it is free, to what only DynamoDB "
         f"knows: set it to a value, or remove it."

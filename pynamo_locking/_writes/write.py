@@ -291,8 +291,8 @@ class Write(NamedTuple):
         """Return the attributes that a save stores, without keys."""
         if self.attributes is not None:
             return self.attributes
-        sets: list[Any] = [action.values for action in self.actions if isinstance(action, SetAction)]
-        stored = {path.path[0]: value.values[0] for path, value in sets}
+        sets: list[Any] = [action for action in self.actions if isinstance(action, SetAction)]
+        stored = {conditions.changed_by(action): action.values[1].values[0] for action in sets}
         self.part.complete_put(stored)
         return stored
 

@@ -135,7 +135,8 @@ class Writer:
         if not isinstance(actions, list) or not actions:
             raise TypeError("the value of `actions` is expected to be a non-empty list")
         for action in actions:
-            if self.lock is not None and conditions.path_of(action)[0] == self.lock.attr_name:
+            changed = conditions.changed_by(action)
+            if self.lock is not None and changed == self.lock.attr_name:
                 raise ConfigurationError(
                     f"{action!r} would change the lock of {type(self.item).__name__} behind its back; "
                     f"use locked() or break_lock()."

@@ -21,7 +21,7 @@ from pynamo_locking._io.client import actions_of
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock, handle_of
-from pynamo_locking._pynamodb import requests_seen, ttl_attribute_of
+from pynamo_locking._pynamodb import new_item, requests_seen, ttl_attribute_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing._expressions import Expressions
 from pynamo_locking.testing.memory import client_error
@@ -116,7 +116,7 @@ def concurrent_write(
         try:
             item = model.get(hash_key, range_key, consistent_read=True)
         except DoesNotExist:
-            item = model(hash_key, range_key)
+            item = new_item(model, hash_key, range_key)
         if by is None:
             item.save()
         else:

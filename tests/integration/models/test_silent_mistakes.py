@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,10 @@ from pynamodb.models import Model
 
 from pynamo_locking import (
     ExpiringMixin,
+    LockableMixin,
+    LockableModel,
     LockAttribute,
+    NamedLock,
     TTLAttribute,
     VersionedMixin,
     atransactional,
@@ -21,8 +25,9 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.exceptions import ConfigurationError, Conflict
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.interval_models import Slot, SlotLocks
-from tests.support.models import Account, Device, Locks, declare
+from tests.support.models import Account, Device, Locks, declare, meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +112,60 @@ def test_a_lock_that_nobody_can_release(memory: Engine) -> None:
     with pytest.warns(ResourceWarning, match="'?a'? was acquired, and is held for ever"):
         dropped()
     Locks.locked("b").acquire().release()
+
+
+HIDDEN = ["save", "update", "delete", "refresh", "get", "batch_get", "query", "batch_write", "before_save", "modify"]
+
+
+def own(name: str, *bases: Any) -> Any:
+    """A class of a project, which does not come from this package, with a method or an attribute of its own."""
+    body: dict[str, Any] = {name: lambda *_, **__: None, "__module__": __name__}
+    return types.new_class("Project", bases, exec_body=lambda namespace: namespace.update(body))
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("base", [VersionedMixin, LockableMixin, LockableModel])
+@pytest.mark.parametrize(("behind", "remedy"), [((Model,), "derive Project from"), ((), "name Project first")])
+def test_a_method_behind_ours(name: str, base: type[Any], behind: tuple[type[Any], ...], remedy: str) -> None:
+    """Nothing would call it, in any way to write: the class is refused, and the error says how to order its bases."""
+    with pytest.raises(ConfigurationError, match=f"member '{name}' that V would never use.*{remedy}"):
+        declare("V", base, own(name, *behind), version=True)
+
+
+@pytest.mark.parametrize("name", ["save", "delete", "before_save"])
+def test_a_method_that_is_found(name: str) -> None:
+    """It stands first, or its class is derived from ours, or the model has one of its own: Python finds it."""
+    project = own(name, VersionedMixin, Model)
+    found = declare("V", project, version=True), declare("V", own(name), VersionedMixin, version=True)
+    assert [getattr(each, name).__qualname__.partition(".")[0] for each in found] == ["own", "own"]
+    namespace = {name: getattr(project, name), "Meta": meta("v")}
+    types.new_class("V", (VersionedMixin, own(name, Model)), exec_body=lambda body: body.update(namespace))
+
+
+@pytest.mark.parametrize("base", [VersionedMixin, LockableMixin, ExpiringMixin, IntervalMixin, NamedLock])
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("uniques", "'unique'"), ("lock_setting", "'lock_settings'"), ("Region", "'region'")]
+)
+def test_an_option_that_nobody_knows(base: type[Any], name: str, nearest: str) -> None:
+    """Two items with one address would be stored."""
+    with pytest.raises(ConfigurationError, match=rf"Meta\.{name} of User is no option .* did you mean {nearest}\?"):
+        declare("User", base, version=True, **{name: ("email",)})
+
+
+def test_an_option_that_nobody_knows_is_inherited() -> None:
+    """The Meta of another class, and that of a class of PynamoDB's alone, are read as well."""
+    plain = types.new_class("Plain", (Model,), exec_body=lambda body: body.update({"Meta": meta("v", guard_query=1)}))
+    with pytest.raises(ConfigurationError, match="did you mean 'guard_queries'"):
+        types.new_class("V", (VersionedMixin, plain))
+    derived = type("Meta", (plain.Meta,), {"table_name": "w"})
+    with pytest.raises(ConfigurationError, match="did you mean 'guard_queries'"):
+        types.new_class("V", (VersionedMixin, Model), exec_body=lambda body: body.update({"Meta": derived}))
+
+
+def test_options_that_somebody_knows() -> None:
+    """Those of PynamoDB, and those of a project that begin with an underscore."""
+    known = {"billing_mode": "PAY_PER_REQUEST", "tags": {}, "stream_view_type": "NEW_IMAGE", "extra_headers": {}}
+    declare("V", VersionedMixin, aws_session_token=None, max_retry_attempts=1, _description="ours", **known)
 
 
 def test_an_interval_without_its_mixin() -> None:

@@ -56,7 +56,11 @@ INTERVALS: Final = (
     bug(
         "open ends written unseen: An item that loses its end is written without a look at what comes after it.",
         Search(_OPEN, "Disjoint"),
-        Change(_STAGED, "[0] in axis.stored]", "[0] in axis.stored and isinstance(action, SetAction)]"),
+        Change(
+            _STAGED,
+            "changed_by(action) in axis.stored]",
+            "changed_by(action) in axis.stored and isinstance(action, SetAction)]",
+        ),
     ),
     bug(
         "last part not looked at: Items that overlap by the last part of one do not count.",

@@ -1,0 +1,103 @@
+"""What no retry and no wait can help is refused at once, with a word."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import atransaction, atransactional, transaction, transactional
+from pynamo_locking.exceptions import ConfigurationError, StaleVersion
+from tests.support.transaction_models import Purse, Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+USES: dict[str, Callable[[Any, Any], Any]] = {
+    "save": lambda tx, item: tx.save(item),
+    "update": lambda tx, item: tx.update(item, [Purse.balance.add(1)]),
+    "delete": lambda tx, item: tx.delete(item),
+    "touch": lambda tx, item: tx.touch(item),
+    "check": lambda tx, item: tx.check(item),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_an_absent_item(cheap: Engine, use: Callable[[Any, Any], Any]) -> None:
+    """`get_all` and `get_or_none` return None for it."""
+    cheap.bind(Purse, Transactions)
+    with pytest.raises(ConfigurationError, match=r"None is no item: .*get_all"), transaction() as tx:
+        [absent] = tx.get_all(Purse, ["a"])
+        use(tx, absent)
+
+    async def main() -> None:
+        async with atransaction() as tx:
+            await use(tx, await tx.get_or_none(Purse, "a"))
+
+    with pytest.raises(ConfigurationError, match=r"None is no item: .*get_or_none"):
+        asyncio.run(main())
+
+
+WRITES = {name: use for name, use in USES.items() if name != "check"}
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["changed", "deleted"])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_an_instance_from_outside(cheap: Engine, write: Callable[[Any, Any], Any], count: int, is_gone: bool) -> None:
+    """Another writer has changed the item since: the second attempt would not be the last one, and end in the same."""
+    cheap.bind(Purse, Transactions)
+    attempts = list[int]()
+
+    def begin() -> Purse:
+        attempts.clear()
+        Purse("a", balance=1).save(add_version_condition=False)
+        outside, other = Purse.get("a"), Purse.get("a")
+        other.delete() if is_gone else other.touch()
+        return outside
+
+    @transactional
+    def run(tx: Any, item: Purse) -> None:
+        attempts.append(1)
+        write(tx, item)
+        if count > 1:
+            tx.save(Purse("b"))
+
+    @atransactional
+    async def arun(tx: Any, item: Purse) -> None:
+        attempts.append(1)
+        await write(tx, item)
+        if count > 1:
+            await tx.save(Purse("b"))
+
+    match = r"gave up after attempt 2 of 10: Purse\('a'\) is an instance from outside .* read it with tx.get"
+    with pytest.raises(StaleVersion, match=match):
+        run(begin())
+    assert len(attempts) == 2
+    with pytest.raises(StaleVersion, match=match):
+        asyncio.run(arun(begin()))
+    assert len(attempts) == 2
+
+
+def test_an_instance_from_outside_that_is_fresh(cheap: Engine) -> None:
+    """Another item was stale: the next attempt succeeds with the same instance."""
+    cheap.bind(Purse, Transactions)
+    Purse("a", balance=1).save()
+    Purse("b", balance=1).save()
+    attempts = list[int]()
+
+    @transactional
+    def run(tx: Any, item: Purse) -> None:
+        attempts.append(1)
+        read = tx.get(Purse, "b")
+        if len(attempts) < 4:
+            Purse.get("b").touch()
+        item.balance = 7
+        tx.save(item)
+        tx.save(read)
+
+    run(Purse.get("a"))
+    assert (len(attempts), Purse.get("a").balance) == (4, 7)
