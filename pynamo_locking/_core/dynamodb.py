@@ -147,6 +147,7 @@ TABLE_EXISTS: Final = "ResourceInUseException"
 ACTION_FAILED: Final = "ConditionalCheckFailed"
 #: An action was not the reason why a transaction was cancelled.
 ACTION_PASSED: Final = "None"
+HTTP_REDIRECTION: Final = 300
 HTTP_CLIENT_ERROR: Final = 400
 HTTP_SERVER_ERROR: Final = 500
 
