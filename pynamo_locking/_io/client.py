@@ -10,13 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TableError, TransactWriteError
 from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import (
+    HTTP_BAD_GATEWAY,
     HTTP_CLIENT_ERROR,
     HTTP_REDIRECTION,
     HTTP_SERVER_ERROR,
@@ -177,7 +178,6 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
     """Send a request, and note on its error whether an attempt before the last may have been applied.
 
     Raises:
-        ResponseStreamingError: what came is no answer of DynamoDB's, see `_check_answer`.
         ConfigurationError: it is a transaction, and one of its tables has none; also PynamoDB's `TransactWriteError`.
     """
     return _noted(connection, partial(connection.dispatch, operation, kwargs))
@@ -248,36 +248,11 @@ def _watch(connection: Connection) -> None:
     meta = getattr(client, "meta", None)
     if meta is not None and client not in _watched:
         with _mutex:  # botocore would register it for each of two threads
-            # First: botocore raises an error that it does not repeat before it asks the others.
+            # Before botocore's own, which decides what is repeated.
             meta.events.register_first("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
             meta.events.register("before-parse.dynamodb", responses.take_items, unique_id="pynamo-locking-items")
             meta.events.register("provide-client-params.dynamodb", _note_asked, unique_id="pynamo-locking-asked")
-            meta.events.register("after-call.dynamodb", _check_answer, unique_id="pynamo-locking-answer")
             _watched.add(client)
-
-
-def _note_attempt(
-    response: tuple[Any, dict[str, Any]] | None = None, caught_exception: Exception | None = None, **_: Any
-) -> None:
-    """Note how an attempt went.
-
-    Raises:
-        Exception: that of a signal's handler, which botocore took for an error of the network: it would be repeated, or
-            count as no answer, and a time limit would not be heard.
-    """
-    attempts = _attempts.get()
-    if caught_exception is not None:
-        if attempts is not None:
-            attempts.append(Attempt(is_doubtful=not responses.was_not_sent(caught_exception)))
-        interruption = responses.interruption_in(caught_exception)
-        if interruption is not None:
-            raise interruption
-    elif response is not None and attempts is not None:
-        http, parsed = response
-        # A good answer is followed by another attempt if it was cut short.
-        is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
-        refusal = parsed if http.status_code >= HTTP_CLIENT_ERROR else None
-        attempts.append(Attempt(is_doubtful=not is_refused, refusal=refusal))
 
 
 #: In botocore's context of a request: whether its answer says anything, such as what the request has consumed.
@@ -293,17 +268,47 @@ def _note_asked(params: dict[str, Any], model: Any, context: dict[str, Any], **_
     context[_SAYS_SOMETHING] = asked if is_about_items else model.output_shape is not None
 
 
-def _check_answer(http_response: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Refuse what is no answer of DynamoDB's, although botocore accepts it.
+def _note_attempt(
+    response: tuple[Any, dict[str, Any]] | None = None,
+    caught_exception: Exception | None = None,
+    request_dict: dict[str, Any] | None = None,
+    **_: Any,
+) -> None:
+    """Check how an attempt went, and note it.
 
     Raises:
-        ResponseStreamingError: it was cut short, or it is a page of a proxy, with status 200 and without anything that
-            DynamoDB says. The request may have been applied, or not.
+        Exception: that of a signal's handler, which botocore took for an error of the network: it would be repeated, or
+            count as no answer, and a time limit would not be heard.
     """
-    if _is_cut(http_response):
-        raise ResponseStreamingError(error="the answer was cut short")
-    if http_response.status_code < HTTP_REDIRECTION and context.get(_SAYS_SOMETHING) and not parsed.keys() - _METADATA:
-        raise ResponseStreamingError(error="what came with status 200 is no answer of DynamoDB's: does a proxy answer?")
+    attempts = _attempts.get()
+    if caught_exception is not None:
+        interruption = responses.interruption_in(caught_exception)
+        if interruption is not None:
+            raise interruption
+        if attempts is not None:
+            attempts.append(Attempt(is_doubtful=not responses.was_not_sent(caught_exception)))
+    elif response is not None:
+        http, parsed = response
+        _refuse_what_is_no_answer(http, parsed, (request_dict or {}).get("context", {}))
+        if attempts is not None:
+            is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
+            refusal = parsed if http.status_code >= HTTP_CLIENT_ERROR else None
+            attempts.append(Attempt(is_doubtful=not is_refused, refusal=refusal))
+
+
+def _refuse_what_is_no_answer(http: Any, parsed: dict[str, Any], context: dict[str, Any]) -> None:
+    """Make what botocore would accept a "bad gateway": the request may have been applied, or not.
+
+    An answer that was cut short, unless a checksum shows that. A page of a proxy with status 200, which says nothing of
+    what DynamoDB says.
+    """
+    what = "the answer was cut short" if _is_cut(http) else ""
+    if http.status_code < HTTP_REDIRECTION and context.get(_SAYS_SOMETHING) and not parsed.keys() - _METADATA:
+        what = "what came with status 200 is no answer of DynamoDB's: is it a page of a proxy?"
+    if what:
+        http.status_code = HTTP_BAD_GATEWAY
+        parsed.setdefault("ResponseMetadata", {})["HTTPStatusCode"] = HTTP_BAD_GATEWAY
+        parsed["Error"] = {"Code": str(HTTP_BAD_GATEWAY), "Message": what}
 
 
 def _is_cut(http: Any) -> bool:

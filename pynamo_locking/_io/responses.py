@@ -160,11 +160,12 @@ def interruption_in(error: BaseException) -> BaseException | None:
     if isinstance(wrapped, Exception) and not isinstance(wrapped, _OF_THE_NETWORK):
         return wrapped
     handlers, outer = _codes_of_handlers(), sys.exc_info()[1]  # that of an except block of the application
+    found = None
     while isinstance(wrapped, _OF_THE_NETWORK) and wrapped is not outer:
         if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(wrapped.__traceback__)):
-            return wrapped
+            found = wrapped  # or what it wraps, whose traceback it has got
         wrapped = wrapped.__cause__ or wrapped.__context__
-    return None
+    return found
 
 
 def _codes_of_handlers() -> set[Any]:

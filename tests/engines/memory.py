@@ -79,17 +79,16 @@ class TappedClient(MemoryClient):
         for number in range(1, self._attempts + 1):
             response, error = self._attempt(operation_name, operation_kwargs)
             self.meta.events.emit(  # as botocore does after each attempt
-                f"needs-retry.dynamodb.{operation_name}", response=response, caught_exception=error
+                f"needs-retry.dynamodb.{operation_name}",
+                response=response,
+                caught_exception=error,
+                request_dict={"context": context},
             )
             if number == self._attempts or not _is_worth_repeating(number, response, error):
                 break
             _ENDPOINT.time.sleep(0)  # a test may step in here, as it does with botocore
         if error is not None:
             raise error
-        http, parsed = response
-        self.meta.events.emit(  # as botocore does after the last one
-            f"after-call.dynamodb.{operation_name}", http_response=http, parsed=parsed, context=context
-        )
         return _parsed(operation_name, response, number - 1)
 
     def _attempt(self, operation: str, kwargs: dict[str, Any]) -> wire.Answer:
