@@ -6,6 +6,7 @@ The package uses them only through `runtime.current`, so a test can `install` a 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import contextvars
 import functools
 import logging
@@ -88,6 +89,26 @@ def check_threads() -> None:
             f"gevent {cause}, so a lock could not tell greenlets apart. Nothing was locked. Begin the program with "
             f"`from gevent import monkey; monkey.patch_all()`; with gunicorn --preload, begin its configuration so."
         )
+
+
+#: What enters a block of a generator with `contextlib.contextmanager`.
+_ENTER_GENERATOR: Final = contextlib._GeneratorContextManager.__enter__.__code__
+
+
+def check_context_lasts() -> None:
+    """Refuse a block that a thread of anyio has entered by itself, such as that of a synchronous dependency of FastAPI.
+
+    Such a thread has a copy of the context for this one call: nothing that runs in the block would see the lock.
+    """
+    frame = sys._getframe(1) if "anyio" in sys.modules else None
+    while frame is not None and frame.f_back is not None:
+        if frame.f_code is _ENTER_GENERATOR and frame.f_back.f_globals.get("__name__", "").startswith("anyio."):
+            raise ConfigurationError(
+                "a lock or a transaction of a synchronous dependency (`def` with `yield`) would not be seen by the "
+                "endpoint: the framework begins the dependency in a thread, whose context ends there. Write the "
+                "dependency as `async def` with `async with`, or use `with` in the endpoint. Nothing was locked."
+            )
+        frame = frame.f_back
 
 
 class Runtime:

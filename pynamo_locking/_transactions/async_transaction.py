@@ -153,7 +153,7 @@ class AsyncTransaction:
     async def _hold_if_there(self, lock: Lock[Any], *, share: float = 1.0) -> None:
         members = self._transaction._members
         with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-            await handle_of(lock).abegin_block(share * members.left())
+            await handle_of(lock).abegin_block(share * members.left(), share * members.asked_s)
             members.locks.append(lock)
 
     @_step(Transaction.query, is_urgent=False)
@@ -192,7 +192,7 @@ class AsyncTransaction:
             self._transaction._check_writable()
             placed = made()
             for lock in placed.locks() if pessimistic else ():
-                await handle_of(lock).abegin_block(members.left())
+                await handle_of(lock).abegin_block(members.left(), members.asked_s)
                 members.locks.append(lock)
             await self._in_thread(placed.stage)
 

@@ -468,6 +468,11 @@ class TransactionItems:
         while len(self.undo) > start:
             self.undo.pop()()
 
+    @property
+    def asked_s(self) -> float:
+        """The `wait` of the transaction, for errors."""
+        return self._deadline.asked_s
+
     def left(self) -> float:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
@@ -523,7 +528,7 @@ class TransactionItems:
 
     def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
         """Acquire a lock, waiting for a share of what is left of `wait`; hold it until the end of the transaction."""
-        handle_of(lock).begin_block(share * self.left())
+        handle_of(lock).begin_block(share * self.left(), share * self.asked_s)
         self.locks.append(lock)
 
     def give_back(self) -> None:

@@ -233,8 +233,8 @@ def _imported(module_name: str, spec: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise usage(
-                f"there is no module {missing!r} for {spec!r}, seen from this directory (with --config, from that of the file) "
-                f"and this Python: run it where `python -c 'import {module_name}'` works."
+                f"there is no module {missing!r} for {spec!r}, seen from this directory, or from that of "
+                f"the --config file, and by this Python: run it where `python -c 'import {module_name}'` works."
             ) from error
         raise usage(f"{spec} cannot be imported: {type(error).__name__}: {error}.") from error
 

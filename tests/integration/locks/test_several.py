@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import NamedLock, TransactWrite, transaction
+from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from tests.support.models import Account, Document, declare
 from tests.support.wire import count_requests, on
@@ -237,3 +237,20 @@ def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
     memory.bind(Document)
     with pytest.raises(ConfigurationError, match=r"no place for locks of ranges: name a subclass of NamedLock"):
         Document.locked_range("f", None, None)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Account.locked("a"),
+        lambda: Account.edit("a"),
+        lambda: Account.try_locked("a"),
+        lambda: locked_all(Account.locked("a")),
+    ],
+)
+def test_no_decorator(made):
+    """What would be made once for all calls says what to write in the function."""
+    with pytest.raises(ConfigurationError, match=r"no decorator.*Write `with Model\.locked\(key\):`"):
+
+        @made()
+        def function() -> None: ...
