@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
@@ -75,6 +76,12 @@ def client_of(connection: Connection) -> Any:
         with _mutex:
             return connection.client
     return connection.client
+
+
+def is_mocked() -> bool:
+    """Tell whether moto answers in place of AWS. When its block is left, the same clients send to AWS."""
+    stubber = getattr(sys.modules.get("moto.core.models"), "botocore_stubber", None)
+    return bool(getattr(stubber, "enabled", False))
 
 
 def _twin(connection: Connection, timeout: float) -> Connection:

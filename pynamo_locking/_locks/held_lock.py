@@ -119,6 +119,7 @@ class HeldEntry:
         self.edits = 0  # blocks of `edit` that are going to save it
         self.party: tuple[object, ...] = runtime.current.party()
         self.pid: int = runtime.pid()
+        self._is_mocked = client.is_mocked()
         self.depth: int = 1
         self.may_be_alone: bool = False  # a downgrade was sent, and got no response
         self.is_item_deleted = False  # under the lock, which is in another row
@@ -152,7 +153,13 @@ class HeldEntry:
         return max(0.0, self.deadline - now) if is_held else 0.0
 
     def is_allowed(self) -> bool:
-        """Tell whether it is held; note the loss if `max_hold` has ended by now."""
+        """Tell whether it is held; note the loss if `max_hold` has ended by now.
+
+        A lock that has outlived its mock of AWS is over: its next request would be sent to AWS.
+        """
+        if self._is_mocked is not client.is_mocked() and self.possession.is_held:
+            logger.warning("%s was held when its mock of AWS ended, so it is not renewed: release it in the block", self)
+            self.end(is_confirmed=False)
         if runtime.current.monotonic() >= self.ends_at:
             self.lose(MAX_HOLD)
         return self.possession.is_held

@@ -254,6 +254,13 @@ def _let_callers_go_on(broken: tuple[QueueEntry, ...]) -> None:
             local_queue.let_next_lead(each.caller)
 
 
+def held_by_this_thread() -> list[HeldEntry]:
+    """Return the entries that this thread, or its tasks, have acquired in whichever context."""
+    me = runtime.current.party()[:2]
+    every = runtime.living(held_lock.all_held)
+    return [each for each in every if each.possession.is_held and each.party[:2] == me]
+
+
 #: The entries that a context holds, and how many times it has acquired each.
 Held = dict["HeldEntry", int]
 

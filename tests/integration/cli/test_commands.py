@@ -826,6 +826,20 @@ def test_a_mark_of_a_transaction_is_shown(memory, shell, half_done):
     assert f"transaction {half_done[0]}" in text
 
 
+def test_an_item_that_is_absent(memory, shell):
+    """Is not free: it cannot be locked. A name that nobody has locked is."""
+    memory.bind(Locks, Purse, Transactions)
+    Purse("there").save()
+    of_items = ("--model", "tests.support.transaction_models:Purse")
+    code, out, _ = shell.run("locks", "show", "absent", *of_items)
+    assert (code, "no such item" in out, "free" in out) == (1, True, False)
+    code, out, _ = shell.run("locks", "show", "absent", *of_items, "--json")
+    assert (code, json.loads(out)["item_exists"]) == (1, False)
+    for arguments in (("there", *of_items), ("a-name", "--table", name_of(Locks))):
+        code, out, _ = shell.run("locks", "show", *arguments)
+        assert (code, "free" in out) == (0, True)
+
+
 # locks prune
 
 

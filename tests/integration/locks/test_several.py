@@ -8,8 +8,10 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
-from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.support.models import Account, Document, declare
+from tests.support.parties import held_elsewhere
+from tests.support.transaction_models import Transactions
 from tests.support.wire import count_requests, on
 
 pytestmark = pytest.mark.core
@@ -254,3 +256,15 @@ def test_no_decorator(made):
 
         @made()
         def function() -> None: ...
+
+
+def test_the_wait_that_an_error_names(memory):
+    """Is what the caller of the transaction has asked for, and not what was left of it."""
+    memory.bind(Account, Transactions)
+    Account("a").save()
+    with (
+        held_elsewhere(Account.locked("a")),
+        pytest.raises(LockTimeout, match=r" within 0\.05 s: "),
+        transaction(Transactions, wait=0.05) as tx,
+    ):
+        tx.get(Account, "a", for_update=True)

@@ -630,3 +630,5 @@ def test_a_lease_that_is_over_stands_out() -> None:
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "last_success": None, "transaction": None}
     alive, dead = (row[-2] for row in locks._rows(lock))
     assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]
+    roles = [row[1] for row in locks._rows(lock)]
+    assert [(str(each), each.style) for each in roles] == [("holds", "green"), ("dead waiter", "bold red")]
