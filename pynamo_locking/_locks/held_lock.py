@@ -158,7 +158,9 @@ class HeldEntry:
         A lock that has outlived its mock of AWS is over: its next request would be sent to AWS.
         """
         if self._is_mocked is not client.is_mocked() and self.possession.is_held:
-            logger.warning("%s was held when its mock of AWS ended, so it is not renewed: release it in the block", self)
+            logger.warning(
+                "%s was held when its mock of AWS ended, so it is not renewed: release it in the block", self
+            )
             self.end(is_confirmed=False)
         if runtime.current.monotonic() >= self.ends_at:
             self.lose(MAX_HOLD)

@@ -120,7 +120,7 @@ def test_the_document_of_a_lock(memory, shell, clock, table):
         ],
         "unreadable": {},
     }
-    assert shown == {"table": name_of(Locks), **listed["locks"][0]}
+    assert shown == {"table": name_of(Locks), **listed["locks"][0], "item_exists": True}
 
 
 def test_a_detached_lock(shell, table):
