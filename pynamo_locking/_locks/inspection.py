@@ -18,7 +18,7 @@ from pynamo_locking._io.stored_rows import Place, Stored, known_format
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.keys import is_base_64, key_attributes
 from pynamo_locking._locks import held_lock, local_queue
-from pynamo_locking._pynamodb import serialize_key
+from pynamo_locking._pynamodb import connection_of, serialize_key
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def has_item(model: Any, hash_key: Any, range_key: Any) -> bool:
         return True
     key = serialize_key(model, hash_key, range_key)
     names = [item_keys.stored_keys(model)[0].attr_name]
-    found = model._get_connection().get_item(*key, consistent_read=True, attributes_to_get=names)
+    found = connection_of(model).get_item(*key, consistent_read=True, attributes_to_get=names)
     return "Item" in found
 
 
