@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
@@ -267,4 +268,5 @@ def test_the_wait_that_an_error_names(memory):
         pytest.raises(LockTimeout, match=r" within 0\.05 s: "),
         transaction(Transactions, wait=0.05) as tx,
     ):
+        time.sleep(0.02)
         tx.get(Account, "a", for_update=True)
