@@ -147,8 +147,10 @@ TABLE_EXISTS: Final = "ResourceInUseException"
 ACTION_FAILED: Final = "ConditionalCheckFailed"
 #: An action was not the reason why a transaction was cancelled.
 ACTION_PASSED: Final = "None"
+HTTP_REDIRECTION: Final = 300
 HTTP_CLIENT_ERROR: Final = 400
 HTTP_SERVER_ERROR: Final = 500
+HTTP_BAD_GATEWAY: Final = 502
 
 #: A limit was reached: by a request, by an action of a transaction, or by a statement of a batch.
 THROTTLING: Final = frozenset(

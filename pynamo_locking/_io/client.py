@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
@@ -10,13 +11,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ClientError
 from pynamodb.connection import Connection
 from pynamodb.exceptions import TableError, TransactWriteError
 from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
-from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer, Next, RetryPolicy, RetryState
+from pynamo_locking._core.dynamodb import (
+    HTTP_BAD_GATEWAY,
+    HTTP_CLIENT_ERROR,
+    HTTP_REDIRECTION,
+    HTTP_SERVER_ERROR,
+    Answer,
+    Next,
+    RetryPolicy,
+    RetryState,
+)
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.row_keys import row_name
@@ -68,6 +78,12 @@ def client_of(connection: Connection) -> Any:
     return connection.client
 
 
+def is_mocked() -> bool:
+    """Tell whether moto answers in place of AWS. When its block is left, the same clients send to AWS."""
+    stubber = getattr(sys.modules.get("moto.core.models"), "botocore_stubber", None)
+    return bool(getattr(stubber, "enabled", False))
+
+
 def _twin(connection: Connection, timeout: float) -> Connection:
     note(connection)
     with _mutex:
@@ -84,6 +100,7 @@ class SeenConnection(Connection):
     @override
     def dispatch(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
         """Send a request as PynamoDB does; say in its error, and in events, why DynamoDB has throttled it."""
+        _watch(self)
         last: dict[str, Any] = {}
         before = len(_attempts.get() or ())  # of the request inside of which a receiver of a signal sends this one
         try:
@@ -153,7 +170,6 @@ class Attempt(NamedTuple):
     """What is known of one attempt of a request."""
 
     is_doubtful: bool
-    is_cut: bool = False
     refusal: dict[str, Any] | None = None
 
 
@@ -169,8 +185,6 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
     """Send a request, and note on its error whether an attempt before the last may have been applied.
 
     Raises:
-        ResponseStreamingError: the last answer was cut short. botocore accepts such an answer, unless a checksum shows
-            it and the request may be repeated.
         ConfigurationError: it is a transaction, and one of its tables has none; also PynamoDB's `TransactWriteError`.
     """
     return _noted(connection, partial(connection.dispatch, operation, kwargs))
@@ -195,29 +209,19 @@ def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:
 
 
 def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    with suppress(BotoCoreError):  # there is no client: the request itself says why
-        _watch(client_of(connection))
+    _watch(connection)
     attempts: list[Attempt] = []
     reset = _attempts.set(attempts)
     try:
         data = send()
     except responses.BOTOCORE_EXCEPTIONS as error:
-        _refuse_cut(attempts)
         _note(error, attempts)
         _check_supported(error)
         raise
     finally:
         _attempts.reset(reset)
-    _refuse_cut(attempts)
     event_stream.answered(data)
     return data
-
-
-def _refuse_cut(attempts: list[Attempt]) -> None:
-    if attempts and attempts[-1].is_cut:
-        error = ResponseStreamingError(error="the answer was cut short")
-        _note(error, attempts)
-        raise error
 
 
 def _check_supported(error: Exception) -> None:
@@ -240,30 +244,78 @@ def _note(error: Exception, attempts: list[Attempt]) -> None:
         setattr(error, responses.REPEATED, any(attempt.is_doubtful for attempt in attempts[:-1]))
 
 
-def _watch(client: Any) -> None:
-    """Hear of every attempt of a client, and read its items. A test's substitute may make no attempt."""
+def _watch(connection: Connection) -> None:
+    """Hear of every attempt of a connection's client, read its items, and check its answers.
+
+    A test's substitute may make no attempt.
+    """
+    client: Any = None
+    with suppress(BotoCoreError):  # there is no client: the request itself says why
+        client = client_of(connection)
     meta = getattr(client, "meta", None)
     if meta is not None and client not in _watched:
         with _mutex:  # botocore would register it for each of two threads
-            meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
+            # Before botocore's own, which decides what is repeated.
+            meta.events.register_first("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
             meta.events.register("before-parse.dynamodb", responses.take_items, unique_id="pynamo-locking-items")
+            meta.events.register("provide-client-params.dynamodb", _note_asked, unique_id="pynamo-locking-asked")
             _watched.add(client)
 
 
+#: In botocore's context of a request: whether its answer says anything, such as what the request has consumed.
+_SAYS_SOMETHING: Final = "pynamo_locking_says_something"
+
+#: What botocore itself puts into each answer.
+_METADATA: Final = frozenset({"ResponseMetadata"})
+
+
+def _note_asked(params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
+    is_about_items = "ReturnConsumedCapacity" in model.input_shape.members  # PynamoDB asks for it
+    asked = params.get("ReturnConsumedCapacity", "NONE") != "NONE"
+    context[_SAYS_SOMETHING] = asked if is_about_items else model.output_shape is not None
+
+
 def _note_attempt(
-    response: tuple[Any, dict[str, Any]] | None = None, caught_exception: Exception | None = None, **_: Any
+    response: tuple[Any, dict[str, Any]] | None = None,
+    caught_exception: Exception | None = None,
+    request_dict: dict[str, Any] | None = None,
+    **_: Any,
 ) -> None:
+    """Check how an attempt went, and note it.
+
+    Raises:
+        Exception: that of a signal's handler, which botocore took for an error of the network: it would be repeated, or
+            count as no answer, and a time limit would not be heard.
+    """
     attempts = _attempts.get()
-    if attempts is None:
-        return
     if caught_exception is not None:
-        attempts.append(Attempt(is_doubtful=not responses.was_not_sent(caught_exception)))
+        interruption = responses.interruption_in(caught_exception)
+        if interruption is not None:
+            raise interruption
+        if attempts is not None:
+            attempts.append(Attempt(is_doubtful=not responses.was_not_sent(caught_exception)))
     elif response is not None:
         http, parsed = response
-        # A good answer is followed by another attempt if it was cut short.
-        is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
-        refusal = parsed if http.status_code >= HTTP_CLIENT_ERROR else None
-        attempts.append(Attempt(is_doubtful=not is_refused, is_cut=_is_cut(http), refusal=refusal))
+        _refuse_what_is_no_answer(http, parsed, (request_dict or {}).get("context", {}))
+        if attempts is not None:
+            is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
+            refusal = parsed if http.status_code >= HTTP_CLIENT_ERROR else None
+            attempts.append(Attempt(is_doubtful=not is_refused, refusal=refusal))
+
+
+def _refuse_what_is_no_answer(http: Any, parsed: dict[str, Any], context: dict[str, Any]) -> None:
+    """Make what botocore would accept a "bad gateway": the request may have been applied, or not.
+
+    An answer that was cut short, unless a checksum shows that. A page of a proxy with status 200, which says nothing of
+    what DynamoDB says.
+    """
+    what = "the answer was cut short" if _is_cut(http) else ""
+    if http.status_code < HTTP_REDIRECTION and context.get(_SAYS_SOMETHING) and not parsed.keys() - _METADATA:
+        what = "what came with status 200 is no answer of DynamoDB's: is it a page of a proxy?"
+    if what:
+        http.status_code = HTTP_BAD_GATEWAY
+        parsed.setdefault("ResponseMetadata", {})["HTTPStatusCode"] = HTTP_BAD_GATEWAY
+        parsed["Error"] = {"Code": str(HTTP_BAD_GATEWAY), "Message": what}
 
 
 def _is_cut(http: Any) -> bool:

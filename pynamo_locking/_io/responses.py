@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
+import signal
+import sys
+import traceback
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import urllib3.exceptions
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -149,6 +154,35 @@ def readable(error: Exception) -> Exception:
     if getattr(error, "response", {}) is None:
         error.response = {}  # type: ignore[attr-defined]
     return error
+
+
+#: What the modules that send a request raise; all else that botocore wraps came from elsewhere.
+_OF_THE_NETWORK: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
+
+
+def interruption_in(error: BaseException) -> BaseException | None:
+    """Return what botocore has taken for an error of the network: an exception of a signal's handler, as a time limit.
+
+    Python runs a signal's handler between any two steps of the main thread, so in the midst of a request as well. If
+    its exception is an `OSError`, such as `TimeoutError`, urllib3 has wrapped it before botocore has.
+    """
+    wrapped = getattr(error, "kwargs", {}).get("error") if isinstance(error, BotoCoreError) else None
+    if isinstance(wrapped, Exception) and not isinstance(wrapped, _OF_THE_NETWORK):
+        return wrapped
+    handlers, outer = _codes_of_handlers(), sys.exc_info()[1]  # that of an except block of the application
+    found = None
+    while isinstance(wrapped, _OF_THE_NETWORK) and wrapped is not outer:
+        if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(wrapped.__traceback__)):
+            found = wrapped  # or what it wraps, whose traceback it has got
+        wrapped = wrapped.__cause__ or wrapped.__context__
+    return found
+
+
+def _codes_of_handlers() -> set[Any]:
+    """Return the code of the functions that handle signals now."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    called = [each if hasattr(each, "__code__") else type(each).__call__ for each in handlers if callable(each)]
+    return {getattr(each, "__code__", None) for each in called}
 
 
 def was_not_sent(error: BaseException | None) -> bool:

@@ -6,6 +6,7 @@ The package uses them only through `runtime.current`, so a test can `install` a 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import contextvars
 import functools
 import logging
@@ -124,6 +125,27 @@ class Condition(threading.Condition):
 
     __enter__ = property(operator.attrgetter("_lock.__enter__"))
     __exit__ = property(operator.attrgetter("_lock.__exit__"))
+
+
+#: What enters a block of a generator with `contextlib.contextmanager`.
+_ENTER_GENERATOR: Final = contextlib._GeneratorContextManager.__enter__.__code__
+
+
+def check_context_lasts() -> None:
+    """Refuse a block that a thread of anyio has entered by itself, such as that of a synchronous dependency of FastAPI.
+
+    Such a thread has a copy of the context for this one call: nothing that runs in the block would see the lock.
+    """
+    is_of_anyio = type(threading.current_thread()).__module__.startswith("anyio.")
+    frame = sys._getframe(1) if is_of_anyio else None
+    while frame is not None and frame.f_back is not None:
+        if frame.f_code is _ENTER_GENERATOR and frame.f_back.f_globals.get("__name__", "").startswith("anyio."):
+            raise ConfigurationError(
+                "a lock or a transaction of a synchronous dependency (`def` with `yield`) would not be seen by the "
+                "endpoint: the framework begins the dependency in a thread, whose context ends there. Write the "
+                "dependency as `async def` with `async with`, or use `with` in the endpoint. Nothing was locked."
+            )
+        frame = frame.f_back
 
 
 class Runtime:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import check_lease, seconds
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io import client, concurrency, lock_requests, runtime, wakeups
@@ -71,7 +71,13 @@ def detach(
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
     name = name or runtime.current.entry_id()
     token = Token(target.model.Meta.table_name, target.key, name, held.entry.ticket, held.entry.lock_mode)
-    token.key_of(target.model)
+    try:
+        token.key_of(target.model)
+    except InvalidInput as error:
+        raise ConfigurationError(
+            f"the key attributes of {target.model.__name__} do not store again what they have read, so no token can "
+            f"name one of its items."
+        ) from error
     new = NewEntry(name, held.entry.owner, lease_s, held.entry.lock_mode, token_id=name)
     try:
         with held.writing(is_last=True), held.removing():

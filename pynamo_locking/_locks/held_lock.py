@@ -22,6 +22,7 @@ from pynamo_locking._core.lock_modes import SHARED
 from pynamo_locking._core.lock_queue import MAX_HOLD, EntryOwnership, HoldState
 from pynamo_locking._io import client, event_stream, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import heartbeat, local_queue, lock_events, release
 from pynamo_locking._locks.instances import LockedItem
 from pynamo_locking._locks.lock_events import HoldReport
@@ -112,6 +113,7 @@ class HeldEntry:
         self.report: HoldReport = HoldReport()
         self.thread_or_task: tuple[object, ...] = runtime.current.thread_or_task()
         self.pid: int = runtime.pid()
+        self._is_mocked = client.is_mocked()
         self.depth: int = 1
         self.last_write: int = entry.writes
         self._mutexes = _Mutexes()
@@ -136,7 +138,15 @@ class HeldEntry:
         return self.clock.remaining(runtime.current.monotonic()) if self.ownership.is_held else 0.0
 
     def is_allowed(self) -> bool:
-        """Tell whether it is held; note the loss if `max_hold` has ended by now."""
+        """Tell whether it is held; note the loss if `max_hold` has ended by now.
+
+        A lock that has outlived its mock of AWS is over: its next request would be sent to AWS.
+        """
+        if self._is_mocked is not client.is_mocked() and self.ownership.is_held:
+            logger.warning(
+                "%s was held when its mock of AWS ended, so it is not renewed: release it in the block", self
+            )
+            self.orphaned()
         if runtime.current.monotonic() >= self.clock.ends_at:
             self.lose(MAX_HOLD)
         return self.ownership.is_held

@@ -18,6 +18,7 @@ from pynamo_locking._io.stored_rows import Place, Stored, known_format
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.keys import is_base_64, key_attributes
 from pynamo_locking._locks import context, held_lock, local_queue
+from pynamo_locking._pynamodb import connection_of, serialize_key
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -185,6 +186,11 @@ def entries(lock: Shown) -> list[tuple[str, Shown]]:
     return [("holds", each) for each in lock["holders"]] + [("waits", each) for each in lock["waiters"]]
 
 
+def shown_role(role: str, entry: Mapping[str, Any]) -> str:
+    """Return what an entry does, as people read it: one whose lease has ended holds or waits no more, it is dead."""
+    return {"holds": "dead holder", "waits": "dead waiter"}[role] if entry["lease_left_s"] < 0 else role
+
+
 def lasted(entry: Mapping[str, Any]) -> float:
     """Return for how many seconds a shown entry has held the lock, or has waited."""
     seconds: float = entry["queued_s"] if entry["held_s"] is None else entry["held_s"]
@@ -196,6 +202,16 @@ def shown_lock_mode(entry: Mapping[str, Any]) -> str:
     what, lower, upper = entry["mode"], entry["range_lower"], entry["range_upper"]
     what = what if entry["permits"] == 1 else f"permits={entry['permits']}"
     return what if lower is None and upper is None else f"{what} [{lower or '...'}, {upper or '...'})"
+
+
+def has_item(model: Any, hash_key: Any, range_key: Any) -> bool:
+    """Tell whether there is an item to lock; a lock on a name needs none. Cost: 1 consistent read, but for names."""
+    if creates_item(model):
+        return True
+    key = serialize_key(model, hash_key, range_key)
+    names = [item_keys.stored_keys(model)[0].attr_name]
+    found = connection_of(model).get_item(*key, consistent_read=True, attributes_to_get=names)
+    return "Item" in found
 
 
 def state(row: LockRow) -> LockState:
@@ -236,6 +252,13 @@ def _let_callers_go_on(broken: tuple[QueueEntry, ...]) -> None:
     for each in runtime.living(held_lock.all_held):
         if each.entry.id in ids:
             local_queue.let_next_lead(each.caller)
+
+
+def held_by_this_thread() -> list[HeldEntry]:
+    """Return the entries that this thread, or its tasks, have acquired in whichever context."""
+    me = runtime.current.thread_or_task()[:2]
+    every = runtime.living(held_lock.all_held)
+    return [each for each in every if each.ownership.is_held and each.thread_or_task[:2] == me]
 
 
 #: The entries that a context holds, and how many times it has acquired each.

@@ -131,9 +131,12 @@ class LockHandle(Generic[M]):
 
     # Acquiring
 
-    def acquire(self, wait: Duration | None) -> bool:
-        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt."""
-        options, before = self._options_for(wait), None
+    def acquire(self, wait: Duration | None, asked: float | None = None) -> bool:
+        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt.
+
+        `asked` is what the caller has asked for, if `wait` is what is left of it.
+        """
+        options, before = self._options_for(wait, asked), None
         self._begin()
         try:
             try:
@@ -152,9 +155,9 @@ class LockHandle(Generic[M]):
             self._undo(before)
             raise
 
-    async def aacquire(self, wait: Duration | None) -> bool:
+    async def aacquire(self, wait: Duration | None, asked: float | None = None) -> bool:
         """As `acquire`, but make requests in threads."""
-        options, before = self._options_for(wait), None
+        options, before = self._options_for(wait, asked), None
         self._begin()
         try:
             try:
@@ -173,8 +176,8 @@ class LockHandle(Generic[M]):
             self._undo(before)
             raise
 
-    def _options_for(self, wait: Duration | None) -> LockOptions:
-        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"))
+    def _options_for(self, wait: Duration | None, asked: float | None) -> LockOptions:
+        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"), asked=asked)
 
     def _begin(self) -> None:
         if not self._acquiring.acquire(blocking=False):
@@ -183,6 +186,8 @@ class LockHandle(Generic[M]):
     def _before(self, *, is_awaited: bool) -> Before:
         """Return the state to restore if the acquisition fails."""
         runtime.check_threads()
+        if not is_awaited:
+            runtime.check_context_lasts()
         if self.depth and self.is_awaited is not is_awaited:
             raise ConfigurationError(
                 f"this Lock object holds {self.target.row.label}, which was acquired {self.way}. Acquire it so "
@@ -314,10 +319,10 @@ class LockHandle(Generic[M]):
 
     # Blocks. An interrupt at the beginning or end of one may leave it open: the finalizer closes it.
 
-    def begin_block(self, wait: Duration | None = None) -> None:
+    def begin_block(self, wait: Duration | None = None, asked: float | None = None) -> None:
         self._blocks += 1
         try:
-            if not self.acquire(wait):
+            if not self.acquire(wait, asked):
                 self._blocks -= 1
         except Exception:
             self._blocks -= 1
@@ -337,10 +342,10 @@ class LockHandle(Generic[M]):
         self._blocks += 1
         self.end_block()
 
-    async def abegin_block(self, wait: Duration | None = None) -> None:
+    async def abegin_block(self, wait: Duration | None = None, asked: float | None = None) -> None:
         self._blocks += 1
         try:
-            if not await self.aacquire(wait):
+            if not await self.aacquire(wait, asked):
                 self._blocks -= 1
         except (Exception, concurrency.cancelled()):
             self._blocks -= 1
@@ -512,6 +517,12 @@ class Lock(Generic[M]):
 
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._handle = LockHandle(target, options, on_lost)
+
+    if not TYPE_CHECKING:  # to a type checker it cannot be called
+
+        def __call__(self, *_: object) -> NoReturn:
+            """Refuse to be a decorator."""
+            raise no_decorator("A lock")
 
     # Acquiring and releasing
 
@@ -829,6 +840,15 @@ class Lock(Generic[M]):
         if self._handle.entry is None or not self._handle.depth:
             return f"<Lock {self._handle.target.row.label} not held>"
         return f"<Lock {self._handle.target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"
+
+
+def no_decorator(what: str) -> ConfigurationError:
+    """Return the error for what is written as a decorator, or called."""
+    return ConfigurationError(
+        f"{what} is no decorator: it would be made once, and all calls of the function would share it. Write `with "
+        f"Model.locked(key):` (or `edit`, `locked_all`) in the function. A job that is to run once in a period: "
+        f"`@Locks.once(name, period=...)`."
+    )
 
 
 def handle_of(lock: Lock[M]) -> LockHandle[M]:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.lock_modes import spanning
 from pynamo_locking._io import runtime
 from pynamo_locking._locks.context import entry_held_here
-from pynamo_locking._locks.lock import Lock, handle_of
+from pynamo_locking._locks.lock import Lock, handle_of, no_decorator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from types import TracebackType
 
+    from pynamodb.models import Model
+
     from pynamo_locking._locks.options import M
 
 
 T = TypeVar("T")
+M1 = TypeVar("M1", bound="Model")
+M2 = TypeVar("M2", bound="Model")
+M3 = TypeVar("M3", bound="Model")
+M4 = TypeVar("M4", bound="Model")
 
 
 class Block(Generic[T]):
@@ -53,16 +59,40 @@ class Block(Generic[T]):
     ) -> Coroutine[Any, Any, bool | None]:
         return self._aentered.__aexit__(kind, error, traceback)
 
+    if not TYPE_CHECKING:  # to a type checker it cannot be called
+
+        def __call__(self, *_: object) -> NoReturn:
+            """Refuse to be a decorator."""
+            raise no_decorator("These locks")
+
 
 @overload
 def locked_all(*locks: Lock[M], wait: Duration | None = None) -> Block[tuple[Lock[M], ...]]: ...
 
 
 @overload
+def locked_all(
+    first: Lock[M1], second: Lock[M2], /, *, wait: Duration | None = None
+) -> Block[tuple[Lock[M1], Lock[M2]]]: ...
+
+
+@overload
+def locked_all(
+    first: Lock[M1], second: Lock[M2], third: Lock[M3], /, *, wait: Duration | None = None
+) -> Block[tuple[Lock[M1], Lock[M2], Lock[M3]]]: ...
+
+
+@overload
+def locked_all(
+    first: Lock[M1], second: Lock[M2], third: Lock[M3], fourth: Lock[M4], /, *, wait: Duration | None = None
+) -> Block[tuple[Lock[M1], Lock[M2], Lock[M3], Lock[M4]]]: ...
+
+
+@overload
 def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]: ...
 
 
-def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]:
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[Any]:
     """Acquire several locks, all or none, in a ``with`` or ``async with`` statement.
 
     Example::
@@ -110,7 +140,7 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
-            _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
+            _take(lock, held, max(0.0, deadline - runtime.current.monotonic()), limit)
         for lock in locks:
             lock.ensure_remaining(0)  # its lease may have ended while the others were waited for
         yield locks
@@ -121,7 +151,7 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
     deadline = runtime.current.monotonic() + limit
     async with contextlib.AsyncExitStack() as held:
         for lock in in_order(locks):
-            await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()))
+            await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()), limit)
             held.push_async_exit(lock)
         for lock in locks:
             if not lock.is_held:  # `ensure_remaining` may pass to another thread
@@ -165,7 +195,7 @@ def _first(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> It
         taken: Lock[M] | None = None
         for lock in locks:
             with contextlib.suppress(*skipped):
-                _take(lock, None, held)
+                _take(lock, held)
                 taken = lock
                 break
         yield taken
@@ -184,7 +214,9 @@ async def _afirst(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]
         yield taken
 
 
-def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) -> None:
+def _take(
+    lock: Lock[Any], held: contextlib.ExitStack, wait: Duration | None = None, asked: float | None = None
+) -> None:
     handle = handle_of(lock)
     depth = handle.depth
 
@@ -193,4 +225,4 @@ def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) ->
             lock.__exit__(kind, error, traceback)
 
     held.push(leave)  # before: an interrupt may come right after the grant
-    handle.begin_block(wait)
+    handle.begin_block(wait, asked)

@@ -6,8 +6,6 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamodb.exceptions import AttributeDeserializationError
-
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import decoded, encoded
@@ -22,6 +20,10 @@ if TYPE_CHECKING:
 
 #: What each token begins with, so that people know it.
 _BEGIN: Final = "lock1."
+
+#: No id that this package makes is longer, and no ticket as large.
+_LONGEST_ID: Final = 255
+_TICKETS_END: Final = 10**38
 
 
 class Token(NamedTuple):
@@ -52,8 +54,8 @@ class Token(NamedTuple):
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
             table, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
-            return cls(table, key, _id(entry_id), int.__index__(ticket), lock_record.LOCK_MODE.decode(lock_mode))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return cls(table, key, _id(entry_id), _ticket(ticket), lock_record.LOCK_MODE.decode(lock_mode))
+        except Exception as error:  # a forged text may fail in any way, too deep for the parser for example
             raise InvalidInput(
                 f"{text!r:.80} is no token of a lock: pass on what lock.detach() has returned."
             ) from error
@@ -63,7 +65,7 @@ class Token(NamedTuple):
 
         Raises:
             ConfigurationError: it is of another table.
-            InvalidInput: it has no key of that model.
+            InvalidInput: it has no key that the model stores so.
         """
         if self.table != model.Meta.table_name:
             raise ConfigurationError(
@@ -72,18 +74,23 @@ class Token(NamedTuple):
             )
         try:
             values = deserialized_key(model, self.key)
-        except (TypeError, KeyError, AttributeError, AttributeDeserializationError) as error:
+            is_stored_so = key_of(model, *values) == self.key
+        except Exception as error:  # whatever an attribute makes of a forged value
             raise InvalidInput(f"the token has no key of {model.__name__}: {self.key!r:.80}.") from error
-        if key_of(model, *values) != self.key:
-            raise ConfigurationError(
-                f"the key attributes of {model.__name__} do not store again what they have read, so no token can "
-                f"name one of its items."
-            )
+        if not is_stored_so:
+            raise InvalidInput(f"the token has a key that {model.__name__} does not store so: {self.key!r:.80}.")
         return values
 
 
 def _id(value: object) -> str:
     """Return the id of an entry. An empty one would be that of each entry that was never detached."""
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.isascii() or not 0 < len(value) <= _LONGEST_ID:
+        raise TypeError(value)
+    return value
+
+
+def _ticket(value: object) -> int:
+    """Return a ticket: a whole number that DynamoDB stores."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _TICKETS_END:
         raise TypeError(value)
     return value

@@ -17,7 +17,7 @@ from collections import deque
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn
 
 from pynamodb.exceptions import DoesNotExist, PutError, PynamoDBException
 from typing_extensions import TypeVar
@@ -30,7 +30,7 @@ from pynamo_locking._io import concurrency, responses, runtime
 from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
-from pynamo_locking._locks.lock import handle_of
+from pynamo_locking._locks.lock import handle_of, no_decorator
 from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of, new_item, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
@@ -345,6 +345,12 @@ class Edit(Generic[G]):
         self.lock = lock
         self._handle = handle_of(lock)
         self._before: EditUndo | None = None
+
+    if not TYPE_CHECKING:  # to a type checker it cannot be called
+
+        def __call__(self, *_: object) -> NoReturn:
+            """Refuse to be a decorator."""
+            raise no_decorator("An edit")
 
     def __enter__(self) -> G:
         takes = self._handle.depth

@@ -96,6 +96,7 @@ def transaction(
         check_join(options, join=join)
         yield outer
         return
+    runtime.check_context_lasts()
     begun = Transaction(table, **options)
     try:
         with as_current(begun), begun:

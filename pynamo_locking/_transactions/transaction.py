@@ -184,7 +184,8 @@ class Transaction:
             what = "a record" if idempotency_key is None else "an idempotency key"
             raise ConfigurationError(f"{what} is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
-        deadline = Deadline(self._began_s + seconds(wait, "wait"))
+        asked_s = seconds(wait, "wait")
+        deadline = Deadline(self._began_s + asked_s, asked_s)
         priority = f"{runtime.current.time_ms():015}-{self.id}"
         self._options = TransactionOptions(
             id=self.id,

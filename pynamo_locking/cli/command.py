@@ -36,6 +36,9 @@ def _setting(option: str, metavar: str, help_: str) -> Any:
 
 #: Of every command that talks to DynamoDB.
 REACH: Final[Mapping[str, Any]] = {
+    "config": _setting(
+        "--config", "FILE", "TOML file with these settings in [tool.pynamo-locking]; none unless named."
+    ),
     "region": _setting("--region", "REGION", "AWS Region."),
     "profile": _setting("--profile", "PROFILE", "Profile of the AWS configuration."),
     "endpoint": _setting("--endpoint", "URL", "URL of another DynamoDB, such as an emulator."),

@@ -132,7 +132,7 @@ _OlderThan = Annotated[str, typer.Option("--older-than", metavar="TIME", help=_A
 
 _LOCK: Final = "lock"
 _COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends", "last success")
-_STYLES: Final = {"holds": "green", "waits": "yellow"}
+_STYLES: Final = {"holds": "green", "waits": "yellow", "dead holder": "bold red", "dead waiter": "bold red"}
 
 app: Final = Commands("Who holds which lock, and who waits.", name="locks", settings=LOCKS)
 
@@ -156,13 +156,16 @@ def show(
 ) -> int:
     """Show one lock: its holders and its queue.
 
-    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked; if there are
-    none, the command asks for the range key. The exit code is 1 if the lock is broken.
+    One consistent read, and one more of the item if its lock is free. Of a model with a range key, KEY alone shows the
+    ranges of it that are locked; if there are none, the command asks for the range key. The exit code is 1 if the lock
+    is broken, or if there is no such item, which cannot be locked.
     """
-    lock = _looked_at(session.lockable(model, attribute), key, range_key)
+    found = session.lockable(model, attribute)
+    lock = _looked_at(found, key, range_key)
+    lock["item_exists"] = not lock["is_free"] or inspection.has_item(found, *_keys(found, key, range_key))
     flaw = {lock["name"]: lock["unreadable"]} if lock["unreadable"] else {}
     people = _table({"table": lock["table"], "locks": [] if flaw else [lock], "unreadable": flaw})
-    return session.show(lock, people, is_well=not flaw)
+    return session.show(lock, people, is_well=not flaw and lock["item_exists"])
 
 
 @app.add("watch --table locks", "watch --prefix nightly- --every 5", "watch --once --json")
@@ -296,13 +299,13 @@ def _table(document: dict[str, Any]) -> RenderableType:
 
 def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
     """Return a row for each entry, holders first; only the first one names the lock."""
-    entries = inspection.entries(lock)
+    entries = [(inspection.shown_role(role, entry), entry) for role, entry in inspection.entries(lock)]
     made: list[tuple[object, ...]] = [(Text(role, _STYLES[role]), *_cells(entry)) for role, entry in entries]
     if lock["transaction"] is not None:
         what = f"transaction {lock['transaction']['id']}"
         made.append((Text("intent", "magenta"), "", "", what, lock["transaction"]["operation"], "", "", ""))
     if not made:
-        made.append(("free", "", "", "", "", "", "", ""))
+        made.append(("free" if lock.get("item_exists", True) else "no such item", "", "", "", "", "", "", ""))
     success = lock["last_success"]
     noted = "" if success is None else f"{success['ended_at']}, ticket {success['ticket']} by {success['owner']}"
     return [("" if i else lock["name"], *cells, "" if i else noted) for i, cells in enumerate(made)]

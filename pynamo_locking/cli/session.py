@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound=Model)
 
 
-# Where the tables are: options, environment variables, then ``[tool.pynamo-locking]`` of ``pyproject.toml``.
+# Where the tables are: options, environment variables, then the file that the person names, and no other: what is in
+# the working directory may be somebody else's, and would say which code is run, and where signed requests go.
 
 
 PREFIX: Final = "PYNAMO_LOCKING_"
@@ -54,23 +55,27 @@ class Settings:
     transaction_table: str | None = None
     call_table: str | None = None  # of idempotent calls
     log_file: str | None = None  # to which warnings, and every lock that is broken, are appended
+    config: str | None = None  # the file that others of these were read from
 
 
-NAMES: Final = tuple(field.name for field in fields(Settings))
+CONFIG: Final = "config"
+#: What the file may say.
+NAMES: Final = tuple(field.name for field in fields(Settings) if field.name != CONFIG)
 
 
 def load_settings(options: Mapping[str, str | None]) -> Settings:
-    """Return the settings: each from an option, else from its variable, else from ``pyproject.toml``.
+    """Return the settings: each from an option, else from its variable, else from the file of ``config``, if named.
 
     Raises:
-        Problem: the file cannot be read, or has an unknown setting.
+        Problem: the file cannot be read, has no settings of ours, or an unknown one.
     """
-    written = _from_file(Path("pyproject.toml"))
+    config = options.get(CONFIG) or os.environ.get(PREFIX + CONFIG.upper())
+    written = {} if config is None else _from_file(Path(config))
     chosen = {
         name: options.get(name) or os.environ.get(PREFIX + name.upper()) or written.get(name.replace("_", "-"))
         for name in NAMES
     }
-    settings = Settings(**chosen)
+    settings = Settings(**chosen, config=config)
     if settings.endpoint is not None and not _is_url(settings.endpoint):
         raise usage(f"the endpoint {settings.endpoint!r} is no URL: it is like http://localhost:8000.")
     return settings
@@ -89,18 +94,14 @@ def _is_url(text: str) -> bool:
 def _from_file(path: Path) -> dict[str, str]:
     try:
         path = path.absolute()  # the working directory may have been deleted
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}
+        tool = _TOML.loads(path.read_bytes().decode()).get("tool")
     except OSError as error:
         raise usage(f"{path} cannot be read: {error.strerror}.") from error
-    if SECTION.encode() not in content:  # whatever else is wrong with it
-        return {}
-    try:
-        tool = _TOML.loads(content.decode()).get("tool")
     except ValueError as error:  # both of TOML and of UTF-8
         raise usage(f"{path} cannot be read: {error}.") from error
-    found = tool.get(SECTION, {}) if isinstance(tool, dict) else {}
+    found = tool.get(SECTION) if isinstance(tool, dict) else None
+    if found is None:
+        raise usage(f"{path} has no [tool.{SECTION}].")
     if not isinstance(found, dict):
         raise usage(f"{path}: tool.{SECTION} must be a table of settings, as in [tool.{SECTION}].")
     known = sorted(name.replace("_", "-") for name in NAMES)
@@ -232,8 +233,8 @@ def _imported(module_name: str, spec: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise usage(
-                f"there is no module {missing!r} for {spec!r}, seen from this directory and this Python: "
-                f"run it where `python -c 'import {module_name}'` works."
+                f"there is no module {missing!r} for {spec!r}, seen from this directory, or from that of "
+                f"the --config file, and by this Python: run it where `python -c 'import {module_name}'` works."
             ) from error
         raise usage(f"{spec} cannot be imported: {type(error).__name__}: {error}.") from error
 
@@ -267,6 +268,8 @@ class Session:
         self._ends = ExitStack()
 
     def __enter__(self) -> Self:
+        if self.settings.config is not None and not self.as_json:
+            terminal.say(f"settings from {Path(self.settings.config).absolute()}")
         with ExitStack() as ends:  # should one of them fail
             ends.enter_context(profile_in_use(self.settings.profile))
             ends.enter_context(terminal.logging_to(self.settings.log_file, as_json=self.as_json))
@@ -306,8 +309,10 @@ class Session:
 
     def model(self, spec: str) -> type[Model]:
         """Return an application's model, in the Region and at the endpoint of the settings if they name any."""
-        sys.path.insert(0, "")  # the working directory, as for `python -m`
-        self._ends.callback(sys.path.remove, "")
+        # The working directory, as for `python -m`; or that of the file, so that what it names is found beside it.
+        place = "" if self.settings.config is None else str(Path(self.settings.config).absolute().parent)
+        sys.path.insert(0, place)
+        self._ends.callback(sys.path.remove, place)
         found = load_model(spec)
         self._ends.enter_context(reached_by(self.settings, found))
         return found
@@ -363,6 +368,6 @@ class Session:
         if found is None:
             raise usage(
                 f"which table? Name it with --table, {PREFIX}{setting.upper()}, or {setting.replace('_', '-')} in "
-                f"[tool.{SECTION}] of pyproject.toml."
+                f"[tool.{SECTION}] of a file that you name with --config."
             )
         return found

@@ -114,6 +114,7 @@ _KINDS: Final[dict[type[Exception], _Kind]] = {
         500, "outcome-unknown", "This may have been done, or not. Look before you try again.", ("write_id",)
     ),
 }
+_LOCKED: Final = 423
 STATUSES: Final = frozenset({kind.status for kind in _KINDS.values()} | {412, 503})
 
 
@@ -147,7 +148,7 @@ def problem(error: Exception, *, is_conditional: bool, base: str | None = None) 
         if state is None and isinstance(error, LockTimeout):
             kind = _Kind(503, "no-answer", "The database did not answer. Try again later.")
         facts |= {"ticket": state.holders[0].ticket} if state is not None and state.holders else {}
-        headers = _retry_after(state)
+        headers = {"Retry-After": str(_retry_after_s(state))} if kind.status == _LOCKED else {}
     title = kind.code.replace("-", " ").capitalize()
     body = {"type": f"{PROBLEM_TYPE if base is None else base}{kind.code}", "title": title, "status": kind.status}
     return Problem(kind.status, {**body, "detail": kind.detail, "code": kind.code, **facts}, headers)
@@ -170,16 +171,16 @@ def _queue_of(error: ItemLocked | LockTimeout) -> LockState | None:
     return state
 
 
-def _retry_after(state: LockState | None) -> dict[str, str]:
-    """Say when the lock will be free, if that is known: if its holders have stopped renewing it.
+def _retry_after_s(state: LockState | None) -> int:
+    """Return after how many seconds to try again: the rest of the lease, if its holders have stopped renewing it.
 
-    A live holder renews its lease after each third of it, and does not say when it will release the lock.
+    A live holder renews its lease after each third of it. It may release the lock at any moment: 1 s.
     """
     holders = () if state is None else state.holders
     if not holders or any(holder.age < holder.lease / 2 for holder in holders):
-        return {}
+        return 1
     ends_ms = (believed(holder.lease_ms, holder.until_ms, LONGEST_LEASE_S)[1] - holder.read_ms for holder in holders)
-    return {"Retry-After": str(max(1, math.ceil(max(ends_ms) / 1000)))}
+    return max(1, math.ceil(max(ends_ms) / 1000))
 
 
 # Entity tags
@@ -374,7 +375,7 @@ def reset(models: Iterable[type[Model]]) -> None:
 
 
 #: What is shown of an entry, in this order.
-COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "for", "age", "lease")
+COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "for", "age", "lease", "lease ends")
 
 Row = dict[str, Any]
 
@@ -448,12 +449,13 @@ def _rows(model: Any, lock: Row) -> Iterator[Row]:
             "model": model.__name__,
             "key": key,
             "ticket": entry["ticket"],
-            "state": state,
+            "state": inspection.shown_role(state, entry),
             "owner": entry["owner"],
             "claim": inspection.shown_lock_mode(entry),
             "for": round(inspection.lasted(entry), 1),
             "age": round(entry["since_renewal_s"], 1),
             "lease": entry["lease_s"],
+            "lease ends": entry["lease_ends_at"],
         }
 
 

@@ -16,6 +16,7 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.compat import HTTPHeaders
 from botocore.exceptions import ClientError
 from botocore.retries import standard
+from botocore.session import get_session
 
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
 from pynamo_locking.testing.memory import error_class
@@ -33,6 +34,7 @@ _CHECKERS: Final = tuple(
 )
 #: A real request lets other threads run; without that, those of a test would hardly ever meet.
 _ON_THE_WAY_S: Final = 1e-6
+_SERVICE: Final[Any] = get_session().get_service_model("dynamodb")
 #: Tests replace the `time` in it, to step in before a repetition.
 _ENDPOINT: Final[Any] = botocore.endpoint
 
@@ -71,10 +73,16 @@ class TappedClient(MemoryClient):
     def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
         if operation_name == "TransactWriteItems":
             operation_kwargs = {"ClientRequestToken": str(uuid.uuid4()), **operation_kwargs}
+        context: dict[str, Any] = {}
+        asked = {"params": operation_kwargs, "model": _SERVICE.operation_model(operation_name), "context": context}
+        self.meta.events.emit(f"provide-client-params.dynamodb.{operation_name}", **asked)
         for number in range(1, self._attempts + 1):
             response, error = self._attempt(operation_name, operation_kwargs)
             self.meta.events.emit(  # as botocore does after each attempt
-                f"needs-retry.dynamodb.{operation_name}", response=response, caught_exception=error
+                f"needs-retry.dynamodb.{operation_name}",
+                response=response,
+                caught_exception=error,
+                request_dict={"context": context},
             )
             if number == self._attempts or not _is_worth_repeating(number, response, error):
                 break

@@ -29,6 +29,8 @@ class Fault(Enum):
     FAILED_AFTER = "served, and answered by 500 InternalServerError"
     UNAVAILABLE_BEFORE = "not forwarded: 503 of something that is not DynamoDB"
     UNAVAILABLE_AFTER = "served, and answered by 503 of something that is not DynamoDB"
+    BLOCKED_BEFORE = "not forwarded: 200 with a page of something that is not DynamoDB"
+    BLOCKED_AFTER = "served, and answered by 200 with a page of something that is not DynamoDB"
 
     @property
     def is_slow(self) -> bool:
@@ -56,6 +58,7 @@ _NOT_FORWARDED: Final = frozenset(
         Fault.THROTTLED,
         Fault.FAILED_BEFORE,
         Fault.UNAVAILABLE_BEFORE,
+        Fault.BLOCKED_BEFORE,
     }
 )
 

@@ -401,6 +401,7 @@ def _error(status: int, code: str, **more: Any) -> Answer:
 
 
 _GATEWAY: Final = Answer(503, [("Content-Type", "text/html")], b"<html><h1>503 Service Unavailable</h1></html>")
+_PAGE: Final = Answer(200, [("Content-Type", "text/html")], b"<html><h1>Blocked by your administrator</h1></html>")
 _REPLACEMENTS: Final[dict[Fault | None, Answer]] = {
     # By another name than botocore's model has it: what older ones, which know none, do not parse either.
     Fault.THROTTLED: _error(
@@ -410,6 +411,8 @@ _REPLACEMENTS: Final[dict[Fault | None, Answer]] = {
     Fault.FAILED_AFTER: _error(500, "InternalServerError"),
     Fault.UNAVAILABLE_BEFORE: _GATEWAY,
     Fault.UNAVAILABLE_AFTER: _GATEWAY,
+    Fault.BLOCKED_BEFORE: _PAGE,
+    Fault.BLOCKED_AFTER: _PAGE,
 }
 #: Whose client gets a whole answer, and keeps the connection.
 _ANSWERED: Final = frozenset({None, Fault.DUPLICATED, Fault.DOUBLED, *_REPLACEMENTS})

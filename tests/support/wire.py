@@ -156,7 +156,7 @@ class Chosen:
 
         Args:
             answers: classes of exceptions for no answer at all; DynamoDB's codes, alone or with the reasons of a
-                cancelled transaction; None lets one through.
+                cancelled transaction; bytes for a page of a proxy, with status 200; None lets one through.
             always: whether to begin again after the last.
         """
         self._left = ALL
@@ -166,6 +166,8 @@ class Chosen:
             answer = next(left, None)
             if answer is None:
                 return forward()
+            if isinstance(answer, bytes):
+                return _page(answer), None
             return (None, answer(endpoint_url=request.url)) if isinstance(answer, type) else (_refusal(answer), None)
 
         hits = Hits()
@@ -294,6 +296,15 @@ def _refusal(answer: Any) -> Any:
     if reasons:
         parsed["CancellationReasons"] = [{"Code": reason or "None"} for reason in reasons]
     return SimpleNamespace(status_code=400, headers={}, content=b""), parsed
+
+
+def _page(body: bytes) -> Any:
+    """Return a response with status 200 and that body, and what botocore takes it for: it drops what it does not know.
+
+    `tests/integration/whole/test_proxy.py` has such pages on real sockets.
+    """
+    http = SimpleNamespace(status_code=200, headers={"Content-Length": str(len(body))}, content=body)
+    return http, {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
 
 
 @contextmanager

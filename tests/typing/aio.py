@@ -93,7 +93,7 @@ async def other_ways() -> None:
     async with Account.locked_first(["a-1", "a-2"], lease=20) as first:
         assert_type(first, Lock[Account] | None)
     async with locked_all(Account.locked("a-1"), Locks.locked("x"), wait=timedelta(seconds=3)) as both:
-        assert_type(both, tuple[Lock[Any], ...])
+        assert_type(both, tuple[Lock[Account], Lock[Locks]])
     async with locked_all(Account.locked("a-1"), Account.locked("a-2")) as locks:
         assert_type(locks, tuple[Lock[Account], ...])
     assert_type(await Account.amodify("a-1", lambda account: account.delete(), combine=True), Account)

@@ -227,7 +227,7 @@ def several() -> None:
     with locked_all(
         Account.locked("a-1"), Locks.locked("x"), Account.locked("a-2"), wait=timedelta(seconds=3)
     ) as locks:
-        assert_type(locks, tuple[Lock[Any], ...])
+        assert_type(locks, tuple[Lock[Account], Lock[Locks], Lock[Account]])
 
 
 def states() -> None:
@@ -528,8 +528,15 @@ def locked_together(keys: list[str]) -> None:
         assert_type(locks[0].item, Account)
     with locked_all(*[Account.locked(key) for key in keys]) as locks:
         assert_type(locks, tuple[Lock[Account], ...])
-    with locked_all(Account.locked("a-1"), Locks.locked("x")) as mixed:
-        assert_type(mixed, tuple[Lock[Any], ...])
+    with locked_all(Account.locked("a-1"), Locks.locked("x")) as (account, name):
+        assert_type(account.item, Account)
+        assert_type(name.item, Locks)
+    four = locked_all(Account.locked("a-1"), Locks.locked("x"), Locks.locked("y"), Account.locked("a-2"))
+    with four as (_, x, y, last):
+        assert_type((x, y, last), tuple[Lock[Locks], Lock[Locks], Lock[Account]])
+    mixed: list[Lock[Any]] = [Account.locked("a-1"), Locks.locked("x")]
+    with locked_all(*mixed) as any_number:
+        assert_type(any_number, tuple[Lock[Any], ...])
 
 
 class Uniques(UniqueTable):

@@ -120,7 +120,7 @@ def test_the_document_of_a_lock(memory, shell, clock, table):
         ],
         "unreadable": {},
     }
-    assert shown == {"table": name_of(Locks), **listed["locks"][0]}
+    assert shown == {"table": name_of(Locks), **listed["locks"][0], "item_exists": True}
 
 
 def test_a_detached_lock(shell, table):
@@ -434,13 +434,42 @@ def test_a_table_that_is_missing(anywhere, cheap):
 
 
 def test_settings_say_where(memory, shell, tmp_path, monkeypatch):
-    """The table comes from the file, the option wins."""
+    """The table comes from the file that is named, and that is said; the option wins."""
     memory.bind(Locks)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text(f'[tool.pynamo-locking]\ntable = "{name_of(Locks)}"\n')
+    path = tmp_path / "pyproject.toml"
+    path.write_text(f'[tool.pynamo-locking]\ntable = "{name_of(Locks)}"\n')
+    named = ("--config", path.name)
 
-    assert shell.answer("locks", "list") == {"table": name_of(Locks), "locks": [], "unreadable": {}}
-    assert shell.error("locks", "list", "--table", memory.new_name("other"))["kind"] == "table_missing"
+    assert shell.answer("locks", "list", *named) == {"table": name_of(Locks), "locks": [], "unreadable": {}}
+    other = ("--table", memory.new_name("other"))
+    assert shell.error("locks", "list", *named, *other)["kind"] == "table_missing"
+    assert shell.run("locks", "list", *named)[2] == f"pynamo-locking: settings from {path}\n"
+
+
+def test_the_directory_of_somebody_else(memory, shell, tmp_path, monkeypatch):
+    """A file that nobody has named says nothing: no module of it is imported, no log of it is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.pynamo-locking]\ntable = "evil:Locks"\nendpoint = "http://localhost:1"\nlog-file = "log"\n'
+    )
+
+    assert "--config" in shell.error("locks", "list")["message"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.py", "pyproject.toml"]
+
+
+def test_a_module_beside_the_file(memory, shell, tmp_path, monkeypatch):
+    """What the file names is found beside it, and not in the working directory."""
+    memory.bind(Locks)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    (tmp_path / "other" / "beside_the_file.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "beside_the_file.py").write_text(f"from {MODELS} import Locks\n")
+    (tmp_path / "settings.toml").write_text('[tool.pynamo-locking]\ntable = "beside_the_file:Locks"\n')
+
+    listed = shell.answer("locks", "list", "--config", "../settings.toml")
+    assert listed == {"table": name_of(Locks), "locks": [], "unreadable": {}}
 
 
 def test_the_settings_are_those_of_named_models_as_well(memory, shell):
@@ -795,6 +824,20 @@ def test_a_mark_of_a_transaction_is_shown(memory, shell, half_done):
     assert all(not each["is_free"] and each["holders"] == [] for each in listed)
     text = shell.run("locks", "list", "--model", "tests.support.transaction_models:Purse")[1]
     assert f"transaction {half_done[0]}" in text
+
+
+def test_an_item_that_is_absent(memory, shell):
+    """Is not free: it cannot be locked. A name that nobody has locked is."""
+    memory.bind(Locks, Purse, Transactions)
+    Purse("there").save()
+    of_items = ("--model", "tests.support.transaction_models:Purse")
+    code, out, _ = shell.run("locks", "show", "absent", *of_items)
+    assert (code, "no such item" in out, "free" in out) == (1, True, False)
+    code, out, _ = shell.run("locks", "show", "absent", *of_items, "--json")
+    assert (code, json.loads(out)["item_exists"]) == (1, False)
+    for arguments in (("there", *of_items), ("a-name", "--table", name_of(Locks))):
+        code, out, _ = shell.run("locks", "show", *arguments)
+        assert (code, "free" in out) == (0, True)
 
 
 # locks prune

@@ -1,6 +1,7 @@
 """What the extension for Starlette and FastAPI has of its own; what all frameworks share is in `test_frameworks`."""
 
 import asyncio
+from contextlib import contextmanager
 from functools import partialmethod
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
+from pynamo_locking import transaction
 from pynamo_locking.contrib import fastapi
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
@@ -254,3 +256,59 @@ def test_two_dependencies_in_one_request(account):
     assert client.get("/joined").json() is True
     with pytest.raises(ConfigurationError, match="join"):
         client.get("/apart")
+
+
+# Locks in dependencies
+
+
+def test_a_lock_of_a_synchronous_dependency(account):
+    """It would be held, and not be seen by the endpoint, whose thread has another copy of the context: refused."""
+
+    def held():
+        with Account.locked("a-1", wait=0) as lock:
+            yield lock
+
+    def begun():
+        with transaction() as tx:
+            yield tx
+
+    def never(_given: Any) -> None:
+        raise AssertionError
+
+    app = FastAPI()
+    for path, dependency in (("/held", held), ("/begun", begun)):
+        app.get(path)(lambda given=Depends(dependency): never(given))  # noqa: B008 - FastAPI's way
+    client = client_of(app)
+    for path in ("/held", "/begun"):
+        with pytest.raises(ConfigurationError, match="synchronous dependency"):
+            client.get(path)
+    assert Account.lock_state("a-1").entries == ()
+
+
+def test_a_lock_of_an_awaited_dependency(account):
+    """Endpoints of both forms hold it; and one that takes it in its own block, in a context manager of its own."""
+
+    @contextmanager
+    def own():
+        with Account.locked("a-1", wait=0):
+            yield
+
+    async def held():
+        async with Account.locked("a-1", wait=0) as lock:
+            yield lock
+
+    def deposit(**_given: Any) -> dict[str, int]:
+        item = Account.get("a-1")
+        item.update([Account.balance.add(1)])
+        return {"balance": int(item.balance)}
+
+    def alone() -> dict[str, int]:
+        with own():
+            return deposit()
+
+    app = FastAPI()
+    app.put("/plain")(lambda given=Depends(held): deposit(given=given))  # noqa: B008 - FastAPI's way
+    app.put("/alone")(alone)
+    client = client_of(app)
+    assert [client.put(path).json() for path in ("/plain", "/alone")] == [{"balance": 101}, {"balance": 102}]
+    assert Account.lock_state("a-1").entries == ()

@@ -178,7 +178,7 @@ def test_an_account_that_is_locked(bank: Application, monkeypatch: pytest.Monkey
         ticket = lock.ticket
     for answer, code in ((refused, "item-locked"), (in_vain, "lock-timeout")):
         assert (*answer.problem, answer.json["ticket"]) == (423, code, ticket)
-        assert "Retry-After" not in answer.headers  # it is alive, and tells no client when it will be done
+        assert answer.headers["Retry-After"] == "1"  # it is alive, and tells no client when it will be done
         assert "host-17" not in answer.text
     assert bank.send("POST", "/deposits").json == {"balance": 105}
 

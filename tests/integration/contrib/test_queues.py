@@ -111,9 +111,11 @@ def test_who_waits(memory):
         ]
     lock = {"key": {"hash": "x", "range": None}, "unreadable": None, "holders": [entry(1)], "waiters": [entry(2)]}
     assert [row["state"] for row in _frameworks._rows(Beside, lock)] == ["holds", "waits"]
+    dead = lock | {"holders": [entry(1, -1.0)], "waiters": [entry(2, -1.0)]}
+    assert [row["state"] for row in _frameworks._rows(Beside, dead)] == ["dead holder", "dead waiter"]
 
 
-def entry(ticket):
+def entry(ticket, left_s=5.0):
     claim = {"mode": "exclusive", "permits": 1, "range_lower": None, "range_upper": None}
     return {
         "ticket": ticket,
@@ -123,6 +125,8 @@ def entry(ticket):
         "held_s": None,
         "since_renewal_s": 1.25,
         "lease_s": 60.0,
+        "lease_left_s": left_s,
+        "lease_ends_at": "2026-01-01T00:00:00Z",
     }
 
 
@@ -135,8 +139,9 @@ def test_the_table_of_people():
         )
     )
     heading, first, second = _frameworks.table(rows).splitlines()
-    assert heading.split() == list(_frameworks.COLUMNS)
-    assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "3.5", "s", "1.2", "s", "60.0", "s"]
+    assert heading.split() == " ".join(_frameworks.COLUMNS).split()
+    ends = "2026-01-01T00:00:00Z"
+    assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "3.5", "s", "1.2", "s", "60.0", "s", ends]
     assert first.index("waits") == second.index("waits") == heading.index("state")
     assert _frameworks.table([]).splitlines() == ["  ".join(_frameworks.COLUMNS)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -587,3 +588,41 @@ def test_ranges_cannot_be_detached(memory):
         token = lock.detach()
     with Enforced.attach(token) as attached:
         assert attached.item.at == 3
+
+
+def made_of(*parts: Any) -> str:
+    return "lock1." + base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("number", ["01", "nan", "NaN", "1e2", "", "1" * 5000, "x", 1, None, {"N": "1"}])
+def test_a_forged_key(memory, number):
+    """Whatever it is that the attribute makes of it: no request is sent."""
+    model: Any = declare("Numbered", key=NumberAttribute(hash_key=True), lock=True)
+    memory.bind(model)
+    with count_requests() as requests, pytest.raises(InvalidInput, match="the token has"):
+        model.attach(made_of(model.Meta.table_name, {"key": {"N": number}}, "e", 1, {}))
+    assert requests.total == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lock1." + base64.urlsafe_b64encode(b"[" * 100_000).decode(),
+        "lock1." + base64.urlsafe_b64encode(b'{"a":' * 100_000).decode(),
+        made_of("t", {"key": {"S": "a"}}, "\ud800", 1, {}),
+        made_of("t", {"key": {"S": "a"}}, "e" * 300, 1, {}),
+        made_of("t", {"key": {"S": "a"}}, "e", 10**39, {}),
+        made_of("t", {"key": {"S": "a"}}, "e", -1, {}),
+        made_of("t", {"key": {"S": "a"}}, "e", True, {}),
+        "lock1.\ud800",
+        None,
+        b"lock1.",
+        math.nan,
+    ],
+)
+def test_a_forged_token(memory, text):
+    """Too deep for the parser, of names and numbers that DynamoDB does not take, and of another kind."""
+    memory.bind(Plain)
+    with count_requests() as requests, pytest.raises(InvalidInput, match="is no token of a lock"):
+        Plain.attach(text)
+    assert requests.total == 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import NamedLock, TransactWrite, transaction
-from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
+from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.support.models import Account, Document, declare
+from tests.support.parties import held_elsewhere
+from tests.support.transaction_models import Transactions
 from tests.support.wire import count_requests, on
 
 pytestmark = pytest.mark.core
@@ -237,3 +240,33 @@ def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
     memory.bind(Document)
     with pytest.raises(ConfigurationError, match=r"no place for locks of ranges: name a subclass of NamedLock"):
         Document.locked_range("f", None, None)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Account.locked("a"),
+        lambda: Account.edit("a"),
+        lambda: Account.try_locked("a"),
+        lambda: locked_all(Account.locked("a")),
+    ],
+)
+def test_no_decorator(made):
+    """What would be made once for all calls says what to write in the function."""
+    with pytest.raises(ConfigurationError, match=r"no decorator.*Write `with Model\.locked\(key\):`"):
+
+        @made()
+        def function() -> None: ...
+
+
+def test_the_wait_that_an_error_names(memory):
+    """Is what the caller of the transaction has asked for, and not what was left of it."""
+    memory.bind(Account, Transactions)
+    Account("a").save()
+    with (
+        held_elsewhere(Account.locked("a")),
+        pytest.raises(LockTimeout, match=r" within 0\.05 s: "),
+        transaction(Transactions, wait=0.05) as tx,
+    ):
+        time.sleep(0.02)
+        tx.get(Account, "a", for_update=True)

@@ -253,41 +253,54 @@ log-file = "from-file"
 """
 
 
+def written(tmp_path, text):
+    """The options that name a file with this text."""
+    (tmp_path / "pyproject.toml").write_text(text)
+    return {"config": str(tmp_path / "pyproject.toml")}
+
+
 def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path, monkeypatch):
     """Each setting for itself."""
-    (tmp_path / "pyproject.toml").write_text(FILE)
+    named = written(tmp_path, FILE)
     monkeypatch.setenv("PYNAMO_LOCKING_TABLE", "from-environment")
     monkeypatch.setenv("PYNAMO_LOCKING_REGION", "from-environment")
     monkeypatch.setenv("PYNAMO_LOCKING_LOG_FILE", "")
 
-    assert session.load_settings({"region": "from-option", "table": None}) == session.Settings(
+    assert session.load_settings({"region": "from-option", "table": None, **named}) == session.Settings(
         region="from-option",
         table="from-environment",
         transaction_table="from-file",
         log_file="from-file",
+        **named,
     )
+
+
+def test_a_file_that_nobody_has_named_is_not_read(tmp_path, monkeypatch):
+    """What is in the working directory may be somebody else's: it says which code is run, and where requests go."""
+    named = written(tmp_path, FILE)
+    monkeypatch.chdir(tmp_path)
+
+    assert session.load_settings({}) == session.Settings()
+    monkeypatch.setenv("PYNAMO_LOCKING_CONFIG", "pyproject.toml")
+    assert session.load_settings({}).table == session.load_settings(named).table == "from-file"
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", None),
         ("[tool.pynamo-locking]", None),
         ('[tool]\npynamo-locking = {table = "t"}', "t"),
         ('[tool."pynamo-locking"]\ntable = "t"', "t"),
         ('[ tool . pynamo-locking ]\ntable = "t"', "t"),
         ('tool.pynamo-locking.table = "t"', "t"),
         ('[tool]\npynamo-locking.table = "t"', "t"),
-        ("tool = 3\n[x]\npynamo-locking = 1", None),
-        ('dependencies = ["pynamo-locking[cli]"]', None),
-        ("dependencies = [\nbroken", None),
     ],
 )
 def test_all_forms_of_the_section(text, found, tmp_path):
-    """That TOML has: none is overlooked. A tool that is none, a dependency and a broken file are none of ours."""
-    (tmp_path / "pyproject.toml").write_text(text)
+    """That TOML has: none is overlooked."""
+    named = written(tmp_path, text)
 
-    assert session.load_settings({}) == session.Settings(table=found)
+    assert session.load_settings(named) == session.Settings(table=found, **named)
 
 
 @pytest.mark.parametrize(
@@ -298,6 +311,8 @@ def test_all_forms_of_the_section(text, found, tmp_path):
         ("[tool.pynamo-locking]\ntable = ", "cannot be read"),
         ("tool.pynamo-locking = 3", "must be a table of settings"),
         ("[[tool.pynamo-locking]]", "must be a table of settings"),
+        ("", "has no [tool.pynamo-locking]"),
+        ("tool = 3\n[x]\npynamo-locking = 1", "has no [tool.pynamo-locking]"),
         (None, "cannot be read"),
     ],
 )
@@ -310,7 +325,7 @@ def test_a_file_with_a_mistake(text, message, tmp_path):
         path.write_text(text)
 
     with pytest.raises(Problem, match=r"pyproject\.toml") as caught:
-        session.load_settings({})
+        session.load_settings({"config": str(path)})
     assert message in str(caught.value)
 
 
@@ -586,7 +601,7 @@ def test_the_reference_has_the_options_that_help_shows(command):
     row = re.findall(rf"^\| `{' '.join(command)}\b.*$", text, re.MULTILINE)[0] if command else text
     [_, section, *_] = re.split(r"^## `run`$", text, flags=re.MULTILINE) if command == ["run"] else ["", ""]
     common = {"--json", "--table", "--region", "--profile", "--endpoint", "--log-file", "--model", "--attribute"}
-    common |= {"--transaction-table"}
+    common |= {"--transaction-table", "--config"}
     wanted = options_of(found)
     assert "--json" in wanted or not command
     assert {
@@ -615,3 +630,5 @@ def test_a_lease_that_is_over_stands_out() -> None:
     lock = {"name": "l", "holders": [holder], "waiters": [waiter], "last_success": None, "transaction": None}
     alive, dead = (row[-2] for row in locks._rows(lock))
     assert [(str(each), each.style) for each in (alive, dead)] == [("in 59.5 s", ""), ("5.0 s ago", "bold red")]
+    roles = [row[1] for row in locks._rows(lock)]
+    assert [(str(each), each.style) for each in roles] == [("holds", "green"), ("dead waiter", "bold red")]

@@ -119,17 +119,17 @@ def test_the_type_can_lead_to_pages_of_ones_own():
 @pytest.mark.parametrize(
     ("ages", "header"),
     [
-        ((1,), {}),  # renewed a moment ago: alive, for an unknown time
-        ((29.5,), {}),  # one renewal is late, which can be
+        ((1,), {"Retry-After": "1"}),  # renewed a moment ago: alive, for an unknown time
+        ((29.5,), {"Retry-After": "1"}),  # one renewal is late, which can be
         ((30.5,), {"Retry-After": "30"}),
         ((45.5,), {"Retry-After": "15"}),  # two renewals are missing: it ends with its lease
         ((45.5, 1), {"Retry-After": "15"}),  # who waits does not matter
         ((600,), {"Retry-After": "1"}),
-        ((), {}),
+        ((), {"Retry-After": "1"}),
     ],
 )
 def test_when_to_try_again(ages, header):
-    """Only where it is known: where the holder has stopped to renew its lease."""
+    """When the lease ends, where the holder has stopped to renew it; else soon."""
     assert _frameworks.problem(LockTimeout("busy", queue=queue(*ages)), is_conditional=False).headers == header
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -95,3 +96,75 @@ def test_who_does_not_use_it_does_not_pay(tmp_path):
     """Loading the plugin imports neither this package nor PynamoDB."""
     output = run_pytest(tmp_path, USES_NOTHING)
     assert " 1 passed" in output, output
+
+
+LEAVES_LOCKS = """
+import pytest
+from moto import mock_aws
+from pynamodb.attributes import UnicodeAttribute
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
+
+class Account(LockableModel):
+    class Meta:
+        table_name = "accounts"
+        region = "eu-west-1"
+    pk = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+class Other(Account):
+    class Meta:
+        table_name = "others"
+        region = "eu-west-1"
+
+kept = []
+
+@pytest.fixture(scope="module")
+def aws():
+    with mock_aws():
+        for model in (Account, Other):
+            model.create_table()
+        yield
+
+@pytest.fixture(scope="module")
+def held(aws):
+    Other("a").save()
+    with Other.locked("a"):
+        yield
+
+@pytest.fixture
+def released(aws):
+    Other("b").save()
+    with Other.locked("b"):
+        yield
+
+def test_leaves_a_lock(aws, held):
+    Account("a").save()
+    kept.append(Account.locked("a").acquire())
+
+def test_is_not_disturbed(aws, held, released):
+    item = Account.get("a")
+    with pytest.raises(Exception, match="another owner holds|locked by|holds the lock|held"):
+        item.save()  # as another process, not as the one who has lost it
+    assert not kept[0].is_held
+
+def test_leaves_another(aws):
+    kept.append(Account("b") and Other.locked("b", heartbeat=False).acquire())
+"""
+
+
+@pytest.mark.processes
+def test_a_test_that_leaves_a_lock_fails(tmp_path):
+    """Itself, by its name; the next one is not disturbed, and fixtures may hold locks for longer."""
+    (tmp_path / "test_it.py").write_text(LEAVES_LOCKS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=os.environ | dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "test"),
+    )
+    assert "3 passed, 2 errors" in done.stdout, done.stdout
+    assert "this test leaves locks held: accounts/a" in done.stdout
+    assert "this test leaves locks held: others/b" in done.stdout

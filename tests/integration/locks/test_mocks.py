@@ -1,0 +1,40 @@
+"""A lock that outlives its mock of AWS: nothing of it is sent to AWS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from tests.support.models import declare
+from tests.support.wire import count_requests
+
+Item: Any = declare("Mocked", lock=True, version=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.setattr(Item, "_connection", None)
+    monkeypatch.setattr(Item.Meta, "region", "eu-west-1", raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+
+
+def test_a_lock_that_outlives_its_mock(caplog):
+    """It is over: neither its heartbeat nor a release sends a request, and the log says why."""
+    with mock_aws():
+        Item.create_table(billing_mode="PAY_PER_REQUEST")
+        Item("a").save()
+        lock = Item.locked("a").acquire()
+        assert lock.is_held
+    held = lock._handle.entry
+    with count_requests() as requests:
+        assert not held.is_allowed()  # what the heartbeat asks before it renews
+        lock.release()
+    assert requests.total == 0
+    assert "when its mock of AWS ended" in caplog.text
+    with mock_aws():
+        Item.create_table(billing_mode="PAY_PER_REQUEST")
+        Item("a").save()
+        Item.get("a").save()
