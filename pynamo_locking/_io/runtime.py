@@ -123,8 +123,8 @@ class Condition(threading.Condition):
     before the block has begun. Here `with` finds the functions of the lock itself, which are of C.
     """
 
-    __enter__ = property(operator.attrgetter("_lock.__enter__"))
-    __exit__ = property(operator.attrgetter("_lock.__exit__"))
+    __enter__ = property(operator.attrgetter("_lock.__enter__"))  # pyright: ignore[reportAssignmentType]
+    __exit__ = property(operator.attrgetter("_lock.__exit__"))  # pyright: ignore[reportAssignmentType]
 
 
 #: What enters a block of a generator with `contextlib.contextmanager`.
