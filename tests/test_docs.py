@@ -20,6 +20,7 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
+import pynamo_locking_testing
 from pynamo_locking import (
     batches,
     events,
@@ -27,7 +28,6 @@ from pynamo_locking import (
     inspection,
     intervals,
     recipes,
-    testing,
     transactions,
     unique,
 )
@@ -48,9 +48,11 @@ PAGES: Final = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
+    ROOT / "testing" / "README.md",
     *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
 ]
+SOURCES: Final = [path for package in ("pynamo_locking", "testing") for path in (ROOT / package).rglob("*.py")]
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 CODE_BLOCK: Final = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 EXAMPLES: Final = Sybil(parsers=[PythonCodeBlockParser()])
@@ -148,14 +150,14 @@ def test_the_first_example_is_short_and_can_be_typed_at_the_prompt(tmp_path: Pat
 )
 def test_nothing_is_installed_from_the_index() -> None:
     """The package is not there: a command that names it fails, or installs what others have put there."""
-    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
     command = re.compile(r"pip install [^\n`]*pynamo[-_]locking.*")
     assert {name_of(path): command.findall(text) for path, text in texts.items() if command.search(text)} == {}
 
 
 def test_no_text_takes_a_lock_for_once() -> None:
     """A lock keeps two runs from overlapping, and no job from being done twice, one run after the other."""
-    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
     claim = re.compile(r"at most one `?[^.`|\n]*`? runs|must not (?:be done|happen|be touched) twice", re.IGNORECASE)
     assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
@@ -170,7 +172,7 @@ def test_the_pages_have_examples() -> None:
 
 def public_names() -> Iterator[str]:
     """Yield all that users import, by its full name."""
-    ours = (batches, events, exceptions, inspection, intervals, recipes, testing, transactions, unique)
+    ours = (batches, events, exceptions, inspection, intervals, recipes, transactions, unique, pynamo_locking_testing)
     for module in (pynamo_locking, *ours, celery, flask, django, messages, starlette, fastapi):
         yield from (f"{module.__name__}.{name}" for name in module.__all__)
     yield from (f"pynamo_locking.telemetry.{name}.install" for name in ("logs", "signals", "opentelemetry"))

@@ -17,8 +17,8 @@ from botocore.compat import HTTPHeaders
 from botocore.exceptions import ClientError
 from botocore.retries import standard
 
-from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
-from pynamo_locking.testing.memory import error_class
+from pynamo_locking_testing import MemoryClient, MemoryDynamoDB
+from pynamo_locking_testing.memory import error_class
 from tests.support import wire
 
 if TYPE_CHECKING:

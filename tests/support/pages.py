@@ -23,7 +23,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
 from pynamo_locking.exceptions import LockLost
-from pynamo_locking.testing import (
+from pynamo_locking_testing import (
     MemoryDynamoDB,
     VirtualClock,
     concurrent_write,
@@ -43,7 +43,7 @@ GUIDES: Final = ROOT / "docs" / "how-to"
 BEFORE_DJANGO: Final = """
 import sys, types
 from django.conf import settings
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 
 MemoryDynamoDB().__enter__()
 project = types.ModuleType("bank_models")
@@ -77,7 +77,7 @@ assert client.get("/health").json() == {"status": "ok", "failing": []}
 BEFORE_GEVENT: Final = """
 from gevent import monkey
 monkey.patch_all()
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 MemoryDynamoDB().__enter__()
 """
 MORE_GEVENT: Final = """

@@ -11,8 +11,8 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking import atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support import wire
 from tests.support.poisoned import put
 from tests.support.transaction_helpers import units
