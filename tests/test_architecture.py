@@ -142,7 +142,7 @@ def test_work_does_not_ask_who_listens() -> None:
 
 
 def test_no_folder_uses_a_private_name_of_another() -> None:
-    """But the doors, PynamoDB's adapter and the simulator. A name is private to the folders whose classes and modules define it."""
+    """But the doors, adapter and simulator. A name is private to the folders whose classes or modules define it."""
     homes: dict[str, set[str]] = {}
     used = list[tuple[str, str]]()
     for module, tree in trees().items():

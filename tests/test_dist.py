@@ -129,7 +129,9 @@ def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     assert "Not for upload" not in done.stderr
 
 
-def test_the_simulator_fits_this_version() -> None:
-    """It replaces private parts of the package, so both are released together."""
+def test_both_distributions_have_one_version() -> None:
+    """The test doubles replace private parts of the package, which names them in an extra."""
     assert importlib.metadata.version("pynamo-locking-testing") == VERSION
     assert f"pynamo-locking=={VERSION}" in (importlib.metadata.requires("pynamo-locking-testing") or [])
+    named = [each for each in importlib.metadata.requires("pynamo-locking") or [] if "testing" in each]
+    assert named == [f"pynamo-locking-testing=={VERSION}; extra == 'testing'"]
