@@ -51,6 +51,9 @@ _NS: Final = 10**9
 class SimulationError(Exception):
     """The code under test does what a simulation cannot control, or the test asks for what makes no sense."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
 
 class Surroundings:
     """What the code under test finds around it, for as long as its ``with`` block lasts."""
