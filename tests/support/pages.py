@@ -36,6 +36,7 @@ from pynamo_locking_testing import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from pynamo_locking import NamedLock
 
@@ -227,7 +228,7 @@ def providers() -> tuple[InMemorySpanExporter, TracerProvider, MeterProvider]:
 
 
 #: The fixtures of plugins that the page asks for.
-_INSTALLED: Final = {
+_INSTALLED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "memory_dynamodb": MemoryDynamoDB,
     "virtual_clock": VirtualClock,
     "monkeypatch": pytest.MonkeyPatch.context,
