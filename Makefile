@@ -107,7 +107,7 @@ bench: $(VENV)/.bench engines ## hours: everything and its alternatives, written
 dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, checked; UPLOAD=1 refuses what is not ready for an index
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
-	$(BIN)/python -m build --outdir dist simulator
+	$(BIN)/python -m build --outdir dist testing
 	.ci/check-dist $(PYTHON)
 may-upload:
 	@.ci/may-upload
@@ -134,15 +134,15 @@ $(BIN)/python:
 
 # All at once, as in CI: one resolution in place of three.
 set-up: $(BIN)/python
-	$(INSTALL) --editable . --editable simulator --group lint --group docs --group test-all
+	$(INSTALL) --editable . --editable testing --group lint --group docs --group test-all
 	touch $(VENV)/.lint $(VENV)/.docs $(VENV)/.test $(VENV)/.test-all
 
-$(VENV)/.test $(VENV)/.test-all $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml simulator/pyproject.toml
-	$(INSTALL) --editable . --editable simulator --group $*
+$(VENV)/.test $(VENV)/.test-all $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml testing/pyproject.toml
+	$(INSTALL) --editable . --editable testing --group $*
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.%: $(BIN)/python pyproject.toml
-	$(INSTALL) --editable ".[$*]"
+$(VENV)/.demo: $(VENV)/.%: $(BIN)/python pyproject.toml testing/pyproject.toml
+	$(INSTALL) --editable ".[$*]" --editable testing
 	touch $@
 
 clean: ## remove everything that was set up or built

@@ -16,9 +16,9 @@ from pynamodb.connection import Connection
 from pynamo_locking import transaction
 from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import Conflict
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
-from pynamo_locking_simulator._engine.partitions import READS
+from pynamo_locking_testing import VirtualClock
+from pynamo_locking_testing._engine.partitions import READS
 from tests.engines.engine import running
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread

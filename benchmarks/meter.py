@@ -11,7 +11,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from pynamo_locking._core.values import item_size
-from pynamo_locking_simulator._engine.partitions import READS, write_units
+from pynamo_locking_testing._engine.partitions import READS, write_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

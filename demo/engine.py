@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from demo.worker import Process
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

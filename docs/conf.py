@@ -117,10 +117,9 @@ NOT_CALLED = {
         "VersionedMixin",
         "contrib.django.middleware.LocksMiddleware",
         "contrib.celery.TaskClaims",
-        "testing.TimeSource",
         "unique.UniqueTable",
     )
-}
+} | {f"pynamo_locking_testing.{name}" for name in ("SimulatedProcess", "TimeSource", "World")}
 
 
 def describe_property(_app: Sphinx, what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:

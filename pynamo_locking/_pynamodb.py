@@ -9,18 +9,15 @@ package's own rows in `_models/tables.py`.
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager
-from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from pynamodb.connection.base import Connection
 from pynamodb.models import MetaProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from pynamodb.attributes import DiscriminatorAttribute
+    from pynamodb.connection.base import Connection
     from pynamodb.connection.table import TableConnection
     from pynamodb.expressions.condition import Condition
     from pynamodb.indexes import Index
@@ -204,35 +201,3 @@ def forget_client(connection: Connection, session_holder: Any) -> None:
     """Let a connection make its client again, with that session."""
     connection._client = None
     connection._local = session_holder
-
-
-class _Seen:
-    """A connection whose requests a function sees."""
-
-    def __init__(self, connection: Connection, see: Callable[..., Any]) -> None:
-        def make(operation: str, kwargs: dict[str, Any]) -> Any:
-            return see(operation, kwargs, partial(connection.client._make_api_call, operation, kwargs))
-
-        self._connection = connection
-        self.client = SimpleNamespace(_make_api_call=make)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-
-@contextmanager
-def requests_seen(
-    see: Callable[[str, dict[str, Any], Callable[[], Any]], Any], is_unseen: Callable[[], bool]
-) -> Iterator[None]:
-    """Let a function see all requests of PynamoDB, and send them, but for those that are made while it is unseen."""
-    connection: Any = Connection
-    original = connection._make_api_call
-
-    def make(self: Connection, operation: str, kwargs: dict[str, Any]) -> Any:
-        return original(self if is_unseen() else _Seen(self, see), operation, kwargs)
-
-    connection._make_api_call = make
-    try:
-        yield
-    finally:
-        connection._make_api_call = original

@@ -13,11 +13,20 @@ from pynamodb.connection import Connection, TableConnection
 from pynamodb.models import Model
 
 import pynamo_locking
+import pynamo_locking_testing
 
 pytestmark = pytest.mark.core
 
 ROOT = Path(pynamo_locking.__file__).parent
-MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
+
+
+def modules_in(folder: Path, prefix: str = "") -> dict[str, Path]:
+    """The files of a package, by the names of their modules in it."""
+    return {prefix + ".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
+
+
+#: Of the package, and of its test doubles.
+MODULES = {**modules_in(ROOT), **modules_in(Path(pynamo_locking_testing.__file__).parent, "testing.")}
 
 
 @functools.cache
@@ -32,8 +41,17 @@ PROTOCOL = "_io.protocol"
 ADAPTER = "_pynamodb"
 #: What the package asks of a model of its own.
 DOORS = "_io.model_doors"
+#: What gives each simulated process for itself what a real process has for itself.
+SIMULATED = "testing._engine.processes"
 #: What loads modules when they are first needed, and how many: they would be a third of the package's import.
-LATE = {"__init__": 1, "_io.event_stream": 1, "_models.mixins": 2, "_recipes.once": 1}
+LATE = {
+    "__init__": 1,
+    "_io.event_stream": 1,
+    "_models.mixins": 2,
+    "_recipes.once": 1,
+    "testing.__init__": 1,
+    "testing.pytest_plugin": 2,
+}
 
 
 def functions() -> dict[str, int]:
@@ -61,7 +79,7 @@ def test_no_import_is_hidden() -> None:
     by_name = Counter(
         module
         for module, tree in trees().items()
-        if module.split(".")[0] not in ("cli", "contrib", "testing")
+        if module.split(".")[0] not in ("cli", "contrib")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
     )
@@ -124,7 +142,7 @@ def test_work_does_not_ask_who_listens() -> None:
 
 
 def test_no_folder_uses_a_private_name_of_another() -> None:
-    """But the doors, and PynamoDB's adapter. A name is private to the folders whose classes and modules define it."""
+    """But the doors, adapter and simulator. A name is private to the folders whose classes or modules define it."""
     homes: dict[str, set[str]] = {}
     used = list[tuple[str, str]]()
     for module, tree in trees().items():
@@ -135,7 +153,7 @@ def test_no_folder_uses_a_private_name_of_another() -> None:
             is_own = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "super()")
             if not isinstance(node, ast.Attribute) or is_own:
                 homes.setdefault(name, set()).add(module.split(".")[0])
-            elif module not in (DOORS, ADAPTER):
+            elif module not in (DOORS, ADAPTER, SIMULATED):
                 used.append((module, name))
 
     assert [each for each in used if each[1] in homes and each[0].split(".")[0] not in homes[each[1]]] == []

@@ -104,7 +104,7 @@ def make_dist(tree: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.processes
 def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     """One after the other: both places of the address, what README says of installing it, the date of the release."""
-    for page in ("README.md", "simulator/README.md", "docs/tutorial.md"):
+    for page in ("README.md", "testing/README.md", "docs/tutorial.md"):
         (tree / page).parent.mkdir(exist_ok=True)
         (tree / page).write_text("The package is on PyPI.")
     (tree / "docs" / "tutorial.md").write_text("In a clone: `pip install .`")
@@ -129,7 +129,9 @@ def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     assert "Not for upload" not in done.stderr
 
 
-def test_the_simulator_fits_this_version() -> None:
-    """It replaces private parts of the package, so both are released together."""
-    assert importlib.metadata.version("pynamo-locking-simulator") == VERSION
-    assert f"pynamo-locking=={VERSION}" in (importlib.metadata.requires("pynamo-locking-simulator") or [])
+def test_both_distributions_have_one_version() -> None:
+    """The test doubles replace private parts of the package, which names them in an extra."""
+    assert importlib.metadata.version("pynamo-locking-testing") == VERSION
+    assert f"pynamo-locking=={VERSION}" in (importlib.metadata.requires("pynamo-locking-testing") or [])
+    named = [each for each in importlib.metadata.requires("pynamo-locking") or [] if "testing" in each]
+    assert named == [f"pynamo-locking-testing=={VERSION}; extra == 'testing'"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -20,6 +21,7 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
+import pynamo_locking_testing
 from pynamo_locking import (
     batches,
     events,
@@ -27,7 +29,6 @@ from pynamo_locking import (
     inspection,
     intervals,
     recipes,
-    testing,
     transactions,
     unique,
 )
@@ -52,6 +53,7 @@ PAGES: Final = [
     *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
 ]
+SOURCES: Final = [path for package in ("pynamo_locking", "testing") for path in (ROOT / package).rglob("*.py")]
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 CODE_BLOCK: Final = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 EXAMPLES: Final = Sybil(parsers=[PythonCodeBlockParser()])
@@ -71,20 +73,23 @@ def has_examples(page: Path) -> bool:
 def pages_with_examples() -> Iterator[Any]:
     """Each page and an engine for it: in memory, or moto where the page itself brings the one in memory.
 
+    None where it brings moto, without what makes ours safe for threads.
+
     Pages whose examples start another Python are marked.
     """
     for page in filter(has_examples, PAGES):
         text = page.read_text(encoding="utf-8")
         brings_memory = re.search(r"\bMemoryDynamoDB\b|\bmemory_dynamodb\b|\bsimulate\(|\bcheck_global_tables\b", text)
         marks = [pytest.mark.processes] if re.search(r"run_\w+_(?:page|blocks)\(\)", text) else []
-        yield pytest.param(page, "moto" if brings_memory else "memory", marks=marks, id=name_of(page))
+        engine = None if "mock_aws" in text else "moto" if brings_memory else "memory"
+        yield pytest.param(page, engine, marks=marks, id=name_of(page))
 
 
 @pytest.mark.parametrize(("page", "engine_name"), list(pages_with_examples()))
-def test_the_examples_run(page: Path, engine_name: str, servers: Servers) -> None:
+def test_the_examples_run(page: Path, engine_name: str | None, servers: Servers) -> None:
     """All blocks of a page, in order, in one namespace; what a page starts, it ends."""
     examples = list(EXAMPLES.parse(page).examples())
-    with running(engine_name, servers):
+    with contextlib.nullcontext() if engine_name is None else running(engine_name, servers):
         for example in examples:
             example.evaluate()
     assert examples
@@ -97,9 +102,9 @@ def visible_code(page: str) -> str:
 
 
 @functools.cache
-def not_installed_with_the_package() -> list[str]:
-    """The modules here that an empty environment lacks after `pip install .`."""
-    found, wanted = set[str](), ["pynamo-locking"]
+def not_installed_with_them() -> list[str]:
+    """The modules here that an empty environment lacks after `pip install . ./testing`."""
+    found, wanted = set[str](), ["pynamo-locking-testing"]
     while wanted:
         found.add(name := wanted.pop())
         requirements = [Requirement(each) for each in importlib.metadata.requires(name) or ()]
@@ -110,8 +115,8 @@ def not_installed_with_the_package() -> list[str]:
 
 
 def run_alone(program: str, directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a program from standard input with this package and what pip installs with it; elsewhere, and without AWS."""
-    missing = f"import sys; sys.modules.update(dict.fromkeys({not_installed_with_the_package()}))\n"
+    """Run a program from standard input with both packages and what pip installs with them; elsewhere, without AWS."""
+    missing = f"import sys; sys.modules.update(dict.fromkeys({not_installed_with_them()}))\n"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
     environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(directory)}
     command = [sys.executable, "-I", *options, "-"]
@@ -124,7 +129,7 @@ def run_alone(program: str, directory: Path, *options: str) -> subprocess.Comple
 @pytest.mark.processes
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> None:
-    """These pages say that their code runs as it stands, where nothing but the package was installed."""
+    """These pages say that their code runs as it stands, where nothing but the two packages was installed."""
     done = run_alone(visible_code(page), tmp_path)
     assert done.returncode == 0, done.stderr
     said = re.findall(r"^```text\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -149,14 +154,14 @@ def test_the_first_example_is_short_and_can_be_typed_at_the_prompt(tmp_path: Pat
 )
 def test_nothing_is_installed_from_the_index() -> None:
     """The package is not there: a command that names it fails, or installs what others have put there."""
-    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
     command = re.compile(r"pip install [^\n`]*pynamo[-_]locking.*")
     assert {name_of(path): command.findall(text) for path, text in texts.items() if command.search(text)} == {}
 
 
 def test_no_text_takes_a_lock_for_once() -> None:
     """A lock keeps two runs from overlapping, and no job from being done twice, one run after the other."""
-    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
     claim = re.compile(r"at most one `?[^.`|\n]*`? runs|must not (?:be done|happen|be touched) twice", re.IGNORECASE)
     assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
@@ -171,7 +176,7 @@ def test_the_pages_have_examples() -> None:
 
 def public_names() -> Iterator[str]:
     """Yield all that users import, by its full name."""
-    ours = (batches, events, exceptions, inspection, intervals, recipes, testing, transactions, unique)
+    ours = (batches, events, exceptions, inspection, intervals, recipes, transactions, unique, pynamo_locking_testing)
     for module in (pynamo_locking, *ours, celery, flask, django, messages, starlette, fastapi):
         yield from (f"{module.__name__}.{name}" for name in module.__all__)
     yield from (f"pynamo_locking.telemetry.{name}.install" for name in ("logs", "signals", "opentelemetry"))

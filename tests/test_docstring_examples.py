@@ -17,15 +17,16 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 import pynamo_locking
-from pynamo_locking import events, exceptions, intervals, recipes, testing, transactions
-from pynamo_locking.testing import MemoryDynamoDB
+import pynamo_locking_testing
+from pynamo_locking import events, exceptions, intervals, recipes, transactions
+from pynamo_locking_testing import MemoryDynamoDB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.core
 
-PACKAGE: Final = Path(pynamo_locking.__file__).parent
+PACKAGES: Final = [Path(each.__file__).parent for each in (pynamo_locking, pynamo_locking_testing)]
 #: What most programs use has one.
 MOST_USED: Final = {
     "ExpiringMixin",
@@ -129,7 +130,7 @@ Line("o-1", 1, price=7).save()
 
 def examples() -> Iterator[tuple[str, str]]:
     """Yield each example of the package with the name of what it explains."""
-    for text in [path.read_text() for path in sorted(PACKAGE.rglob("*.py"))]:
+    for text in [path.read_text() for package in PACKAGES for path in sorted(package.rglob("*.py"))]:
         tree = ast.parse(text if "Example::" in text else "")
         owners = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for node, owner in owners.items():
@@ -144,7 +145,7 @@ def examples() -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def names() -> dict[str, Any]:
     """The public names, as after their imports, and the models."""
-    modules = (exceptions, intervals, recipes, testing, transactions, pynamo_locking)
+    modules = (exceptions, intervals, recipes, pynamo_locking_testing, transactions, pynamo_locking)
     names = {name: value for name, value in vars(pynamodb.attributes).items() if not name.startswith("_")}
     names |= {name: getattr(module, name) for module in modules for name in module.__all__}
     names |= {"Connection": Connection, "Model": Model, "events": events, "pytest": pytest, "timedelta": timedelta}

@@ -16,7 +16,7 @@ import pytest
 from pynamodb.models import Model
 
 import pynamo_locking
-import pynamo_locking.testing
+import pynamo_locking_testing
 from pynamo_locking import batches, exceptions, inspection, intervals, recipes, transactions, unique
 from pynamo_locking._models.attributes import PlacedMixin
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.core
 MODULES = (batches, exceptions, inspection, intervals, recipes, transactions, unique)
 THINGS = {
     **{name: getattr(module, name) for module in (pynamo_locking, *MODULES) for name in module.__all__},
-    **{f"testing.{name}": getattr(pynamo_locking.testing, name) for name in pynamo_locking.testing.__all__},
+    **{f"testing.{name}": getattr(pynamo_locking_testing, name) for name in pynamo_locking_testing.__all__},
 }
 ROOT = Path(pynamo_locking.__file__).parent
 
@@ -55,23 +55,27 @@ def test_each_name_has_one_home():
     assert [module.__name__ for module in MODULES if list(module.__all__) != sorted(module.__all__)] == []
 
 
-def test_nothing_else_is_public():
-    """What the package imports for itself is private by name, a module, or in `__all__`."""
+@pytest.mark.parametrize("package", [pynamo_locking, pynamo_locking_testing])
+def test_nothing_else_is_public(package):
+    """What a package imports for itself is private by name, a module, or in `__all__`."""
     others = [
         name
-        for name, value in vars(pynamo_locking).items()
-        if not name.startswith("_") and name not in pynamo_locking.__all__ and not inspect.ismodule(value)
+        for name, value in vars(package).items()
+        if not name.startswith("_") and name not in package.__all__ and not inspect.ismodule(value)
     ]
 
     assert others == []
 
 
-def test_a_star_import_gives_everything():
-    """And nothing else."""
+@pytest.mark.parametrize("package", [pynamo_locking, pynamo_locking_testing])
+def test_a_star_import_gives_everything(package):
+    """And nothing else: a name that is not there is told as by every module."""
     namespace: dict[str, object] = {}
-    exec("from pynamo_locking import *", namespace)
+    exec(f"from {package.__name__} import *", namespace)
 
-    assert sorted(namespace.keys() - {"__builtins__"}) == sorted(pynamo_locking.__all__)
+    assert sorted(namespace.keys() - {"__builtins__"}) == sorted(package.__all__)
+    with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'Lokc'"):
+        _ = package.Lokc
 
 
 def test_every_public_name_is_documented():

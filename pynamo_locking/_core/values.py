@@ -47,7 +47,6 @@ Item = dict[str, Value]
 SCALARS: Final = frozenset({"S", "N", "B"})
 #: What the elements of a set are.
 ELEMENTS: Final = {"SS": "S", "NS": "N", "BS": "B"}
-TYPES: Final = frozenset({"S", "N", "B", "SS", "NS", "BS", "M", "L", "BOOL", "NULL"})
 
 _SET_NAMES: Final = {"SS": "string", "NS": "number", "BS": "binary"}
 #: Lists and maps within each other; the item around them is the 32nd level.

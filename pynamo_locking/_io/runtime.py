@@ -299,12 +299,6 @@ def after_fork(callback: Callable[[], None], *, restored: Callable[[], None] | N
         _register(restored or callback)
 
 
-def around_fork(before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Call back before each fork, and after it in both processes."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
-
-
 after_fork(_begin_process)
 
 

@@ -14,7 +14,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import LockingError
-from pynamo_locking_simulator._engine.partitions import Partitions
+from pynamo_locking_testing._engine.partitions import Partitions
 from tests.campaign import check, histories
 from tests.campaign.models import BESIDE, CELLS, HELD, MODELS, SLOTS, Beside, Cell, Generations, Held, Mixed, model_of
 from tests.campaign.party import live

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 from tests.engines.memory import TappedClient, TappedMemory, as_answer
 from tests.support.crew import Child
 from tests.support.faults import Fault, serve

@@ -18,8 +18,8 @@ from botocore.exceptions import ClientError
 from botocore.retries import standard
 from botocore.session import get_session
 
-from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
-from pynamo_locking.testing.memory import error_class
+from pynamo_locking_testing import MemoryClient, MemoryDynamoDB
+from pynamo_locking_testing.memory import error_class
 from tests.support import wire
 
 if TYPE_CHECKING:

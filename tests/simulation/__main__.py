@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.progress import track
 from rich.table import Table
 
-from pynamo_locking_simulator._engine.choices import Listed
+from pynamo_locking_testing._engine.choices import Listed
 from tests.simulation import campaign, marathon, regressions
 from tests.simulation.campaign import Exhaustive, Failure, Seeds, Tally
 from tests.simulation.explore import parsed, run_seed, shrunk

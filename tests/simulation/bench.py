@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from pynamo_locking.testing.clock import ClockView
-from pynamo_locking_simulator._engine.choices import Listed, Recorded, every_branch
-from pynamo_locking_simulator._engine.faults import Fault, Faults
-from pynamo_locking_simulator._engine.network import Network, Place
-from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
+from pynamo_locking_testing._engine.choices import Listed, Recorded, every_branch
+from pynamo_locking_testing._engine.faults import Fault, Faults
+from pynamo_locking_testing._engine.network import Network, Place
+from pynamo_locking_testing._engine.scheduler import Process, Scheduler
+from pynamo_locking_testing.clock import ClockView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking_simulator._engine.choices import Choices
+    from pynamo_locking_testing._engine.choices import Choices
 
 #: A transaction's condition that is false, and shows the item.
 FALSE = {"ConditionExpression": "attribute_exists(nothing)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}

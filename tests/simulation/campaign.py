@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking_simulator._engine.choices import NotTheSame
-from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_testing._engine.choices import NotTheSame
+from pynamo_locking_testing._engine.faults import Fault
 from tests.simulation.explore import Found, run_all, run_seed
 from tests.simulation.plans import Plan, random_plan
 from tests.simulation.workloads import WORKLOADS

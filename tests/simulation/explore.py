@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from pynamo_locking_simulator._engine.choices import Choices, Listed, Seeded, every_branch, shrink
-from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_testing._engine.choices import Choices, Listed, Seeded, every_branch, shrink
+from pynamo_locking_testing._engine.strategies import STRATEGIES
 from tests.simulation.plans import RandomPlan, random_plan
 from tests.simulation.run import Result, Run, run
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking import Lock
     from pynamo_locking._locks.local_queue import LocalWaiter
-    from pynamo_locking_simulator._engine.network import Place
-    from pynamo_locking_simulator._engine.scheduler import Actor, Scheduler
+    from pynamo_locking_testing._engine.network import Place
+    from pynamo_locking_testing._engine.scheduler import Actor, Scheduler
 
 
 class Told(Enum):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
-    from pynamo_locking_simulator._engine.choices import Recorded
-    from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
+    from pynamo_locking_testing._engine.choices import Recorded
+    from pynamo_locking_testing._engine.scheduler import Process, Scheduler
 
 
 class LocalWakeups:

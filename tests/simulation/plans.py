@@ -7,8 +7,8 @@ import random
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,13 +13,13 @@ from pynamo_locking._core import dynamodb
 from pynamo_locking._intervals import disjoint_writes
 from pynamo_locking._io import transaction_record, wakeups
 from pynamo_locking._locks import local_queue
-from pynamo_locking.testing.clock import ClockView
-from pynamo_locking_simulator._engine.choices import Choices, Listed, NotTheSame, Recorded
-from pynamo_locking_simulator._engine.faults import Fault, Faults
-from pynamo_locking_simulator._engine.network import Network
-from pynamo_locking_simulator._engine.processes import simulated_processes
-from pynamo_locking_simulator._engine.runtime import SimulatedRuntime
-from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
+from pynamo_locking_testing._engine.choices import Choices, Listed, NotTheSame, Recorded
+from pynamo_locking_testing._engine.faults import Fault, Faults
+from pynamo_locking_testing._engine.network import Network
+from pynamo_locking_testing._engine.processes import simulated_processes
+from pynamo_locking_testing._engine.runtime import SimulatedRuntime
+from pynamo_locking_testing._engine.scheduler import Process, Scheduler
+from pynamo_locking_testing.clock import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation, own_methods
 from tests.simulation.history import History, Told
 from tests.simulation.local_wakeups import LocalWakeups
@@ -30,8 +30,8 @@ from tests.simulation.workloads import WORKLOADS, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking_simulator._engine.network import Change, Request
-    from pynamo_locking_simulator._engine.processes import Replacement
+    from pynamo_locking_testing._engine.network import Change, Request
+    from pynamo_locking_testing._engine.processes import Replacement
     from tests.simulation.history import Operation
     from tests.simulation.plans import Plan
 

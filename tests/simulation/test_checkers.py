@@ -10,7 +10,7 @@ import pytest
 
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking.exceptions import LockLost
-from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_testing._engine.faults import Fault
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
 from tests.simulation.checkers.locks import OneHolder
 from tests.simulation.history import Line, Told

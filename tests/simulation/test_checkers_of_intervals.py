@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking_simulator._engine.network import Place
+from pynamo_locking_testing._engine.network import Place
 from tests.simulation.checkers.by_hand import judged, judging, refused
 from tests.simulation.checkers.intervals import LIMITS
 

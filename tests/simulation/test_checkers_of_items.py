@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pynamo_locking.exceptions import StaleVersion
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.network import Place
-from pynamo_locking_simulator._engine.scheduler import START_S
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.network import Place
+from pynamo_locking_testing._engine.scheduler import START_S
 from tests.simulation.checkers.by_hand import NOTE, OTHER, History, judged, judging, log, refused
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
 from tests.simulation.history import Told

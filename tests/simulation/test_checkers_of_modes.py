@@ -9,8 +9,8 @@ import pytest
 
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode, Mode
 from pynamo_locking.exceptions import LockTimeout
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.network import Change, Place
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.network import Change, Place
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
 from tests.simulation.claims import are_rivals, queued_in, wished
 from tests.simulation.history import Told

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_testing._engine.faults import Fault
 from tests.simulation import campaign, run
 from tests.simulation.__main__ import main
 from tests.simulation.campaign import Exhaustive, Seeds, Tally

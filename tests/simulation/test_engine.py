@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.testing.clock import ClockView
-from pynamo_locking_simulator._engine.choices import Listed, NotTheSame, Recorded, Seeded, every_branch, shrink
-from pynamo_locking_simulator._engine.scheduler import Process, Scheduler, Stuck
-from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_testing._engine.choices import Listed, NotTheSame, Recorded, Seeded, every_branch, shrink
+from pynamo_locking_testing._engine.scheduler import Process, Scheduler, Stuck
+from pynamo_locking_testing._engine.strategies import STRATEGIES
+from pynamo_locking_testing.clock import ClockView
 from tests.simulation.explore import parsed, random_choices, run_seed, written
 from tests.simulation.plans import Plan, random_plan
 from tests.simulation.run import run
@@ -25,7 +25,7 @@ from tests.simulation.run import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamo_locking_simulator._engine.choices import Choices
+    from pynamo_locking_testing._engine.choices import Choices
 
 # Choices
 
@@ -316,7 +316,7 @@ def test_a_run_is_its_plan_and_its_choices() -> None:
 def test_what_is_not_under_control_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that depends on anything but its choices differs from its repetition, and says so."""
     chance = random.Random(0)
-    monkeypatch.setattr("pynamo_locking_simulator._engine.runtime.SimulatedRuntime.jitter", lambda _: chance.random())
+    monkeypatch.setattr("pynamo_locking_testing._engine.runtime.SimulatedRuntime.jitter", lambda _: chance.random())
     with pytest.raises(NotTheSame):
         for seed in range(5):
             run_seed("embedded", seed)

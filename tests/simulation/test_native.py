@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.steps import LONGEST_S
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.steps import LONGEST_S
 from tests.simulation.bench import FALSE, Bench, addition, code, every, place
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
-from pynamo_locking.testing.clock import ClockView
-from pynamo_locking_simulator._engine.choices import Listed, Recorded
-from pynamo_locking_simulator._engine.faults import Fault, Faults
-from pynamo_locking_simulator._engine.network import Network
-from pynamo_locking_simulator._engine.scheduler import LATENCY_S, START_S, Process, Scheduler
+from pynamo_locking_testing._engine.choices import Listed, Recorded
+from pynamo_locking_testing._engine.faults import Fault, Faults
+from pynamo_locking_testing._engine.network import Network
+from pynamo_locking_testing._engine.scheduler import LATENCY_S, START_S, Process, Scheduler
+from pynamo_locking_testing.clock import ClockView
 from tests.simulation.bench import Bench, create_table, every, place
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from pynamo_locking_simulator._engine.choices import Seeded
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.scheduler import LATENCY_S
-from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_testing._engine.choices import Seeded
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.scheduler import LATENCY_S
+from pynamo_locking_testing._engine.strategies import STRATEGIES
 from tests.simulation.bench import Bench, addition, place
 from tests.simulation.plans import Plan
 from tests.simulation.run import run

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking_simulator import Found, simulate
+from pynamo_locking_testing import Found, simulate
 from tests.simulation import handlers
 from tests.simulation.handlers import Account, Calls, Job, Locks, Message, PlainAccount, Report, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking_simulator import SimulatedProcess, World
+    from pynamo_locking_testing import SimulatedProcess, World
 
 
 def withdrawals(model: Any, handler: Callable[..., Any]) -> Callable[[World], None]:

@@ -27,14 +27,13 @@ from botocore.exceptions import ClientError
 from pynamodb.exceptions import GetError, PutError, TableDoesNotExist
 
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking_simulator import Found, SimulationError, World, simulate
+from pynamo_locking_testing import Found, SimulationError, World, simulate
 from tests.simulation.handlers import Account, PlainAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.testing import MemoryDynamoDB
-    from pynamo_locking_simulator import SimulatedProcess
+    from pynamo_locking_testing import MemoryDynamoDB, SimulatedProcess
 
 
 NO_TABLE = GetError(cause=ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "GetItem"))

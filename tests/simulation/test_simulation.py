@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_testing._engine.faults import Fault
 from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds, once
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS

@@ -14,7 +14,7 @@ from tests.simulation.history import Told
 from tests.simulation.run import PAUSE_S
 
 if TYPE_CHECKING:
-    from pynamo_locking_simulator._engine.network import Place
+    from pynamo_locking_testing._engine.network import Place
     from tests.simulation.history import Operation
     from tests.simulation.run import Result, Step
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 from tests.support.recorder import BEGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.support.recorder import Database
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "integration" / "whole" / "stored"

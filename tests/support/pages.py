@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import re
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +25,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
 from pynamo_locking.exceptions import LockLost
-from pynamo_locking.testing import (
+from pynamo_locking_testing import (
     MemoryDynamoDB,
     VirtualClock,
     concurrent_write,
@@ -34,6 +36,7 @@ from pynamo_locking.testing import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from pynamo_locking import NamedLock
 
@@ -43,7 +46,7 @@ GUIDES: Final = ROOT / "docs" / "how-to"
 BEFORE_DJANGO: Final = """
 import sys, types
 from django.conf import settings
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 
 MemoryDynamoDB().__enter__()
 project = types.ModuleType("bank_models")
@@ -77,7 +80,7 @@ assert client.get("/health").json() == {"status": "ok", "failing": []}
 BEFORE_GEVENT: Final = """
 from gevent import monkey
 monkey.patch_all()
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 MemoryDynamoDB().__enter__()
 """
 MORE_GEVENT: Final = """
@@ -224,27 +227,33 @@ def providers() -> tuple[InMemorySpanExporter, TracerProvider, MeterProvider]:
     return spans, tracers, MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
 
 
+#: The fixtures of plugins that the page asks for.
+_INSTALLED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "memory_dynamodb": MemoryDynamoDB,
+    "virtual_clock": VirtualClock,
+    "monkeypatch": pytest.MonkeyPatch.context,
+}
+
+
 def run_tests(page: dict[str, Any]) -> None:
     """Run the tests of the page with its fixtures, and those of what it says without a block."""
 
-    def nothing_is_paid_without_the_lock() -> None:
+    def nothing_is_paid_without_the_lock(accounts: None) -> None:
         lost = concurrent_write(page["Account"], "a-1", by=lambda _: lose_lock(page["Account"], "a-1"))
         with lost, pytest.raises(LockLost):
             page["pay_in"]("a-1", 30)
 
-    def throttling_is_told() -> None:
+    def throttling_is_told(accounts: None) -> None:
         with throttled(page["Account"]), pytest.raises(PynamoDBException):
             page["pay_in_without_a_lock"]("a-1", 30)
 
-    def the_next_caller_gets_the_lock_of_a_dead_holder() -> None:
+    def the_next_caller_gets_the_lock_of_a_dead_holder(accounts: None, virtual_clock: VirtualClock) -> None:
         account = page["Account"]
         dead_holder = held_by_other(account.locked("a-1", heartbeat=False, lease=60))
         with dead_holder as dead, account.locked("a-1", wait=300) as lock:
             assert lock.ticket > dead.ticket
-        assert clock.elapsed >= 60
+        assert virtual_clock.elapsed >= 60
 
-    accounts = page["accounts"]
-    set_up = getattr(accounts, "__wrapped__", None) or accounts._get_wrapped_function()
     tests = [test for name, test in sorted(page.items()) if name.startswith("test_")]
     assert len(tests) > 6
     said = [
@@ -253,9 +262,23 @@ def run_tests(page: dict[str, Any]) -> None:
         the_next_caller_gets_the_lock_of_a_dead_holder,
     ]
     for test in [*tests, *said]:
-        with MemoryDynamoDB() as database, VirtualClock() as clock:
-            set_up(database)
-            test(*[None, clock][: test.__code__.co_argcount])
+        with ExitStack() as until_its_end:
+            test(**_fixtures(test, page, until_its_end))
+
+
+def _fixtures(function: Callable[..., object], page: dict[str, Any], until_its_end: ExitStack) -> dict[str, Any]:
+    """Return what a test or a fixture asks for by its parameters."""
+    made = dict[str, Any]()
+    for name in inspect.signature(function).parameters:
+        if name in _INSTALLED:
+            made[name] = until_its_end.enter_context(_INSTALLED[name]())
+        else:
+            fixture = page[name]
+            set_up = getattr(fixture, "__wrapped__", None) or fixture._get_wrapped_function()
+            needed = _fixtures(set_up, page, until_its_end)
+            is_block = inspect.isgeneratorfunction(set_up)
+            made[name] = until_its_end.enter_context(contextmanager(set_up)(**needed)) if is_block else set_up(**needed)
+    return made
 
 
 def first_model(guide: str, end: str) -> str:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from pynamo_locking_simulator._engine.partitions import Partitions
+    from pynamo_locking_testing._engine.partitions import Partitions
 
 LIMIT_S: Final = 20.0
 """The longest wait for an engine, or for a client to hang up."""

@@ -34,7 +34,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.exceptions import Conflict
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
+from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
 
 try:
     from pynamo_locking.intervals import IntervalMixin

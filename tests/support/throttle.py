@@ -15,12 +15,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.values import item_size
-from pynamo_locking_simulator._engine.partitions import READS, TRANSACTIONS, actions_of, refusal, write_units
+from pynamo_locking_testing._engine.partitions import READS, TRANSACTIONS, actions_of, refusal, write_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pynamo_locking_simulator._engine.partitions import Partitions
+    from pynamo_locking_testing._engine.partitions import Partitions
 
 Key = tuple[str, str]
 

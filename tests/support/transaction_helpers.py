@@ -14,8 +14,8 @@ from tests.support.transaction_models import Purse, Transactions, existing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.testing import VirtualClock
     from pynamo_locking.transactions import Transaction
+    from pynamo_locking_testing import VirtualClock
 
 
 _M = TypeVar("_M", bound=VersionedMixin)

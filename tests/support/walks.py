@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking import transaction
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 from tests.support.models import declare
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Account: Any = declare("Account", numbers="balance", version=True, lock=True)
 
-#: The engine, and the values that it works with.
-_ENGINE = ("testing", "_core.values")
+#: What the engine works with, too.
+_VALUES = "_core.values"
 
 
 def entered(work: Callable[[], object]) -> list[str]:
@@ -27,7 +27,7 @@ def entered(work: Callable[[], object]) -> list[str]:
         module = frame.f_globals.get("__name__", "")
         if event == "call" and module.startswith("pynamo_locking."):
             name = module.removeprefix("pynamo_locking.")
-            if not name.startswith(_ENGINE):
+            if name != _VALUES:
                 found.setdefault(name)
 
     work()

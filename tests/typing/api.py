@@ -20,6 +20,7 @@ from pynamodb.models import Model
 from pynamodb.pagination import ResultIterator
 from typing_extensions import assert_type
 
+import pynamo_locking_testing as testing
 from pynamo_locking import (
     ExpiringMixin,
     Lock,
@@ -34,7 +35,6 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
     locked_all,
-    testing,
     transaction,
     transactional,
 )
@@ -630,7 +630,10 @@ def called(lambda_context: Any) -> None:
 def faults() -> None:
     with testing.concurrent_write(Account, "a-1", by=lambda other: assert_type(other, Account), times=2) as strikes:
         assert_type(strikes.count, int)
-    with testing.concurrent_write(Account, "a-1", by=Account.delete), testing.throttled(Account, times=1):
+    with (
+        testing.concurrent_write(Account, "a-1", by=Account.delete),
+        testing.throttled(Account, times=1),
+    ):
         pass
     with testing.throttled(Account, limit="KeyRangeThroughputExceeded", index="by_owner") as refused:
         assert_type(refused, testing.FaultCount)

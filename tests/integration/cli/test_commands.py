@@ -16,8 +16,8 @@ from pynamo_locking import LockableModel, NamedLock, TransactionTable, VersionAt
 from pynamo_locking._locks import local_queue
 from pynamo_locking.cli import locks
 from pynamo_locking.exceptions import LockLost
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support import one_table_models
 from tests.support.call_models import Calls
 from tests.support.deeds import dying_at

@@ -29,7 +29,7 @@ from pynamo_locking.cli import terminal as terminal_module
 from pynamo_locking.cli.run import Signals
 from pynamo_locking.cli.terminal import Ending, Stopped
 from pynamo_locking.exceptions import OutcomeUnknown
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Account, Locks, declare
 from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared

@@ -32,7 +32,7 @@ from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttrib
 from pynamo_locking.contrib.django.http import if_match
 from pynamo_locking.contrib.django.sql import lock_in_transaction, locked_atomic
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support import wire
 from tests.support.models import declare, meta
 

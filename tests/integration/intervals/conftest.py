@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions
 from tests.support.parties import in_thread
 from tests.support.wire import Forward, on, tapped

@@ -24,7 +24,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemNotFound, StaleVersion
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.versioned_models import connection_of, item_of

@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking import ExpiringMixin, TransactWrite, TTLAttribute, VersionedMixin, transaction
 from pynamo_locking.exceptions import StaleVersion
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import declare
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, Session, Transactions

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from pynamo_locking.exceptions import ItemLocked, LockTimeout
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.parties import abandoned, held_elsewhere
 from tests.support.workers import Locks, Plain
 

@@ -271,7 +271,7 @@ async def test_errors_are_the_same(memory):
 FORK: Final = """
 import asyncio, gc, os
 from pynamo_locking import LockSettings, NamedLock
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 
 class Locks(NamedLock):
     class Meta:
@@ -406,7 +406,7 @@ import sys
 sys.modules["blinker"] = None  # PynamoDB takes it if it is there, and its older releases import asyncio
 import pynamo_locking
 assert "asyncio" not in sys.modules
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 class Locks(pynamo_locking.NamedLock):
     class Meta:
         table_name = "locks"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import Locks
 from tests.support.wire import count_requests
 

@@ -22,7 +22,7 @@ from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ItemNotFound, LockLost, LockTimeout
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import with_item
 from tests.support.wire import Chosen, count_requests, on
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued

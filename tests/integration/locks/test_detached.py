@@ -24,7 +24,7 @@ from pynamo_locking.exceptions import (
     LockTimeout,
     OutcomeUnknown,
 )
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import bind
 from tests.support.models import declare
 from tests.support.parties import in_thread

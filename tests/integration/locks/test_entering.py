@@ -20,7 +20,7 @@ from pynamo_locking._core.values import item_size
 from pynamo_locking._io import lock_record, lock_requests
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
 from tests.support.wire import count_requests, on

@@ -22,7 +22,7 @@ from gevent import monkey
 from pynamodb.attributes import UnicodeAttribute
 from pynamo_locking import LockAttribute, LockableModel, VersionAttribute
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 {after}
 
 class Item(LockableModel):

@@ -27,8 +27,8 @@ from pynamo_locking import LockSettings, locked_all, transaction
 from pynamo_locking._io import client, lock_requests, wakeups
 from pynamo_locking._locks import heartbeat, local_queue, release
 from pynamo_locking.exceptions import TransactionAborted
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.interrupts import (
     by_acquire_and_release,
@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interrupts
 
-ROOT: Final = str(Path(pynamo_locking.__file__).parent)
-#: The in-memory database, which is no code that is interrupted in an application.
-DATABASE: Final = str(Path(ROOT) / "testing")
+ROOT: Final = Path(pynamo_locking.__file__).parent
 #: Python drops what is raised while a finalizer runs, or a generator is collected.
 LET_BE: Final = {"__del__", "<genexpr>"}
 #: It raises what a profile function raises where a generator goes on outside of the generator, past its `finally`; an
@@ -72,7 +70,7 @@ def _room_for_lost_frames():
 
 @functools.cache
 def _is_ours(path: str) -> bool:
-    return path.startswith(ROOT) and not path.startswith(DATABASE)
+    return Path(path).is_relative_to(ROOT)
 
 
 class Injected:
@@ -364,7 +362,7 @@ Locks.locked("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeou
 """
 UNANSWERED: Final = """
 import logging
-from pynamo_locking.testing import throttled
+from pynamo_locking_testing import throttled
 
 def start(thread):
     raise RuntimeError("can't start new thread")

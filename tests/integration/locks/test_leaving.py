@@ -6,7 +6,7 @@ import pytest
 
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockingError
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import Account
 from tests.support.wire import Chosen, count_requests, on
 from tests.support.workers import until

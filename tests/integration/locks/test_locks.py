@@ -13,7 +13,7 @@ import pytest
 
 from pynamo_locking import LockSettings, locked_all
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockTimeout
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock

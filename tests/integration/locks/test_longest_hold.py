@@ -14,7 +14,7 @@ import pytest
 from pynamo_locking import LockSettings, events, locked_all
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from pynamo_locking.testing import VirtualClock, lose_lock
+from pynamo_locking_testing import VirtualClock, lose_lock
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
 from tests.support.workers import until_queued

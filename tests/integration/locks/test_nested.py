@@ -14,7 +14,7 @@ from pynamodb.exceptions import DoesNotExist, PutError
 
 from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
 from tests.support.wire import Chosen, count_requests, on

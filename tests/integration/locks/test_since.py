@@ -11,7 +11,7 @@ import pytest
 from pynamo_locking import events
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockTimeout
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 

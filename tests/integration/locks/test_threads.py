@@ -12,7 +12,7 @@ import pytest
 
 from pynamo_locking import LockSettings
 from pynamo_locking._io.wakeups import Mailbox
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import bind
 from tests.support.wire import count_requests, on
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_in_line, until_queued

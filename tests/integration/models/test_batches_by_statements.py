@@ -16,7 +16,7 @@ from pynamodb.models import Model
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute, VersionedMixin
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.lengths import short_or_long
 from tests.support.models import declare

@@ -14,7 +14,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, transaction
 from pynamo_locking.contrib.flask import etag
 from pynamo_locking.contrib.starlette import if_match
-from pynamo_locking.testing import concurrent_write
+from pynamo_locking_testing import concurrent_write
 from tests.support.models import meta
 from tests.support.transaction_models import Transactions
 

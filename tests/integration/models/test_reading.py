@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking import LockableModel, transaction
 from pynamo_locking.exceptions import ConfigurationError, LockLost, TransactionConflict
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.items.test_expiry import Session
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Locks

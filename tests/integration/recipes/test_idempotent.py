@@ -34,8 +34,8 @@ from pynamo_locking.exceptions import (
     StaleVersion,
 )
 from pynamo_locking.recipes import IdempotencyTable, idempotent
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.transactions import current_transaction
+from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
 from tests.support.models import Locks
 from tests.support.parties import in_thread, shifted_clock

@@ -15,7 +15,7 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import APART, Account, Locks
 from tests.support.wire import count_requests, on
 from tests.support.workers import until_queued

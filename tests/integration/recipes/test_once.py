@@ -14,7 +14,7 @@ import pytest
 
 from pynamo_locking import LockSettings, NamedLock, atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockLost, LockTimeout, OutcomeUnknown
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.wire import ALL, count_requests, on

@@ -19,7 +19,7 @@ from tests.support.transaction_models import Purse, Transactions, make_long_from
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
 
 
 class Traced:

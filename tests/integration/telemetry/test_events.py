@@ -42,8 +42,8 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionConflict,
 )
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.integration.telemetry.conftest import left_open
 from tests.support.deeds import dying_at
 from tests.support.models import APART, Account, Device, Document, Locks

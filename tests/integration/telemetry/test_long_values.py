@@ -22,8 +22,8 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.recipes import idempotent
 from pynamo_locking.telemetry import logs
-from pynamo_locking.testing import lost_responses
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import lost_responses
 from tests.support.call_models import Calls
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Account, Device, Document, Locks

@@ -12,8 +12,8 @@ import pytest
 from pynamo_locking import LockSettings
 from pynamo_locking._io.runtime import logger
 from pynamo_locking.exceptions import LockingError
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.deeds import dying_at
 from tests.support.models import Locks
 from tests.support.parties import in_thread

@@ -20,7 +20,7 @@ from opentelemetry import trace
 from pynamo_locking import events, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.integration.telemetry.conftest import Traced, left_open
 from tests.integration.telemetry.forked import in_child
 from tests.support.models import Account, Document, Locks

@@ -20,7 +20,7 @@ from pynamo_locking._io import runtime, transaction_record
 from pynamo_locking.events import Throttled
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.telemetry import logs
-from pynamo_locking.testing import VirtualClock, throttled
+from pynamo_locking_testing import VirtualClock, throttled
 from tests.support.models import declare
 from tests.support.transaction_models import Purse, Transactions, make_long_from
 from tests.support.wire import Forward, on, tapped

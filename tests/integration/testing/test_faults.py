@@ -23,7 +23,7 @@ from pynamo_locking.exceptions import (
     StaleVersion,
 )
 from pynamo_locking.recipes import IdempotencyTable
-from pynamo_locking.testing import concurrent_write, held_by_other, lose_lock, lost_responses, throttled
+from pynamo_locking_testing import concurrent_write, held_by_other, lose_lock, lost_responses, throttled
 from tests.support.models import declare
 from tests.support.transaction_models import make_long_from
 

@@ -8,7 +8,7 @@ from pynamodb.exceptions import TableError, TransactWriteError
 from pynamo_locking import TransactWrite, transaction
 from pynamo_locking.cli import tables as tables_module
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing import strong_global_table
+from pynamo_locking_testing import strong_global_table
 from tests.support.interval_models import Slot
 from tests.support.models import Locks, declare
 from tests.support.parties import without_pauses

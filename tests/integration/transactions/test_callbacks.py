@@ -8,8 +8,8 @@ import pytest
 
 from pynamo_locking import transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction, current_transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.transaction_models import Purse, Transactions, purses, rows_of
 from tests.support.wire import on
 

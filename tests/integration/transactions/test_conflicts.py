@@ -21,8 +21,8 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
     TransactionConflict,
 )
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.deeds import die_at
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers, balance

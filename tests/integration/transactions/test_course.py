@@ -11,8 +11,8 @@ import pytest
 
 from pynamo_locking import atransactional, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockTimeout, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.transaction_helpers import add_fillers, balance
 from tests.support.transaction_models import (

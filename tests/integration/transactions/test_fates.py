@@ -9,8 +9,8 @@ import pytest
 
 from pynamo_locking import TransactionTable, atransaction, atransactional, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import declare
 from tests.support.poisoned import header, put
 from tests.support.transaction_models import Plain, Purse, Transactions, purses

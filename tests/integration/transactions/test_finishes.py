@@ -30,7 +30,7 @@ from tests.support.wire import Send, count_requests, intercepted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.engines.engine import Engine
 
 #: How many marks at most.

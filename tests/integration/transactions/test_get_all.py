@@ -35,7 +35,7 @@ from tests.support.wire import count_requests
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.engines.engine import Engine
 
 ISOLATIONS = ["serializable", "snapshot", "read_committed"]

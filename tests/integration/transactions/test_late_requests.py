@@ -12,8 +12,8 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import Conflict, ItemLocked, OutcomeUnknown
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.deeds import deeds, die_at
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import committed_balances, decide, doing, renew

@@ -26,7 +26,7 @@ from tests.support.wire import Send, count_requests, intercepted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
 
 pytestmark = pytest.mark.core
 

@@ -13,8 +13,8 @@ import pytest
 
 from pynamo_locking import atransaction, atransactional, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, LockTimeout, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.deeds import dying_at
 from tests.support.models import APART
 from tests.support.parties import abandoned, in_parallel, in_thread

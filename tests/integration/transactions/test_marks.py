@@ -35,7 +35,7 @@ from tests.support.wire import Send, intercepted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.engines.engine import Engine
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("few")]

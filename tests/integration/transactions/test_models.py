@@ -11,7 +11,7 @@ from pynamodb.exceptions import PutError, TransactWriteError
 from pynamo_locking import transaction
 from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking.exceptions import ConfigurationError, Conflict
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.transaction_helpers import Expecting, add_fillers
 from tests.support.transaction_models import (
     Animal,

@@ -11,8 +11,8 @@ from pynamodb.models import Model
 
 from pynamo_locking import transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import declare
 from tests.support.transaction_helpers import WRITES, add_fillers
 from tests.support.transaction_models import Plain, Purse, Transactions, purses, stored

@@ -44,7 +44,7 @@ from tests.support.wire import Chosen, Send, count_requests, intercepted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.engines.engine import Engine
 
 #: Two updates, two deletes, five inserts, of which three are written by the decision, and the last two are marked.

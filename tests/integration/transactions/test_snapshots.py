@@ -13,8 +13,8 @@ from pynamo_locking._io import runtime, transaction_record
 from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.exceptions import StaleVersion, TransactionConflict
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.deeds import die_at
 from tests.support.transaction_helpers import committed_balances
 from tests.support.transaction_models import (

@@ -46,7 +46,7 @@ from tests.support.wire import count_requests
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.engines.engine import Engine
 
 

@@ -12,8 +12,8 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support import wire
 from tests.support.models import meta
 from tests.support.poisoned import put

@@ -26,8 +26,8 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionConflict,
 )
-from pynamo_locking.testing.memory import client_error
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing.memory import client_error
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 from tests.support.transaction_models import Transactions, make_long_from

@@ -27,8 +27,8 @@ from pynamo_locking.exceptions import (
     OutcomeUnknown,
     UnknownFormat,
 )
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.lengths import short_or_long
 from tests.support.models import Locks

@@ -15,7 +15,7 @@ import pytest
 from pynamo_locking import LockSettings
 from pynamo_locking.exceptions import LockTimeout, OutcomeUnknown, TransactionConflict
 from pynamo_locking.intervals import Intervals
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support import wire
 from tests.support.workers import in_line
 

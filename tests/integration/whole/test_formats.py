@@ -18,8 +18,8 @@ from pynamo_locking import TransactWrite, transaction
 from pynamo_locking._io import transaction_record, write_intents
 from pynamo_locking._io.stored_rows import FORMAT
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, UnknownFormat
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support import poisoned
 from tests.support.call_models import Calls
 from tests.support.interval_models import Slot, SlotLocks, slots

@@ -26,8 +26,9 @@ def seen():
     return found
 
 before = seen()
-import pynamo_locking
-for each in pkgutil.walk_packages(pynamo_locking.__path__, "pynamo_locking."):
+import pynamo_locking, pynamo_locking_testing
+ours = (pynamo_locking, pynamo_locking_testing)
+for each in [each for ours in ours for each in pkgutil.walk_packages(ours.__path__, f"{ours.__name__}.")]:
     if not each.name.endswith("__main__"):
         try:
             importlib.import_module(each.name)

@@ -52,7 +52,7 @@ from tests.support.transaction_models import make_long_from
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking.testing import VirtualClock
+    from pynamo_locking_testing import VirtualClock
     from tests.support.recorder import Database
 
 AT_MS: Final = int(BEGIN.timestamp() * 1000)

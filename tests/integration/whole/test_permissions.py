@@ -11,8 +11,8 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import TransactWrite, transaction
 from pynamo_locking.cli import main
-from pynamo_locking.testing import MemoryDynamoDB
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import MemoryDynamoDB
 from tests.support.deeds import dying_at
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Device, Locks, declare

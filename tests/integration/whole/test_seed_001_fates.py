@@ -6,8 +6,8 @@ import pytest
 
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
 from tests.support.wire import Chosen, on
 

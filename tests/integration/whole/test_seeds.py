@@ -16,8 +16,8 @@ from pynamodb.expressions.operand import Path
 
 from pynamo_locking import TransactWrite, locked_all, transaction, transactional
 from pynamo_locking.exceptions import LockLost, LockTimeout, OverlapError, StaleVersion
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_testing import VirtualClock
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import APART, Locks
 from tests.support.parties import abandoned, held_elsewhere

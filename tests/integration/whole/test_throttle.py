@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from benchmarks.contenders.counters import CREDENTIALS, REGION, create_table
 from pynamo_locking import LockSettings, NamedLock, events
-from pynamo_locking_simulator._engine.partitions import Partitions
+from pynamo_locking_testing._engine.partitions import Partitions
 from tests.conftest import ON_AWS
 from tests.support.faults import Fault
 from tests.support.models import declare

@@ -20,7 +20,7 @@ from pynamodb.exceptions import PutError
 
 from pynamo_locking import LockableModel, NamedLock, TransactWrite, transaction
 from pynamo_locking.exceptions import OutcomeUnknown
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 from tests.support.models import declare
 from tests.support.transaction_models import Transactions
 

@@ -11,7 +11,7 @@ from pynamodb.exceptions import UpdateError
 
 from pynamo_locking import TransactWrite, VersionedMixin
 from pynamo_locking.exceptions import OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import VirtualClock
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 from tests.support.wire import ALL, count_requests, on

@@ -9,8 +9,8 @@ from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import NamedLock, TransactionTable, TransactWrite, transaction
 from pynamo_locking.exceptions import LockLost, NotUnique, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import VirtualClock, lose_lock
 from pynamo_locking.unique import UniqueTable
+from pynamo_locking_testing import VirtualClock, lose_lock
 from tests.support.models import declare
 from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_models import make_long_from

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pynamo_locking._core.lock_queue import LockState, QueueEntry
-    from pynamo_locking_simulator._engine.network import Change, Image, Request
+    from pynamo_locking_testing._engine.network import Change, Image, Request
     from tests.simulation.history import Grant
     from tests.simulation.run import Run
 

@@ -12,9 +12,9 @@ import pytest
 
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._io import lock_record
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.network import Change, Place
-from pynamo_locking_simulator._engine.scheduler import START_S
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.network import Change, Place
+from pynamo_locking_testing._engine.scheduler import START_S
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.claims import wished
 from tests.simulation.history import Line, Operation, Told

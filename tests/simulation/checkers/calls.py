@@ -14,7 +14,7 @@ from tests.simulation.plans import SKEWS_S
 from tests.simulation.workloads.base import place
 
 if TYPE_CHECKING:
-    from pynamo_locking_simulator._engine.network import Change, Image, Request
+    from pynamo_locking_testing._engine.network import Change, Image, Request
     from tests.simulation.run import Run
 
 

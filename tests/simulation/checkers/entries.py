@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.lock_queue import HoldState
 from pynamo_locking.exceptions import LockLost
-from pynamo_locking_simulator._engine.faults import TIMEOUTS, Fault
-from pynamo_locking_simulator._engine.scheduler import START_S
+from pynamo_locking_testing._engine.faults import TIMEOUTS, Fault
+from pynamo_locking_testing._engine.scheduler import START_S
 from tests.simulation.checkers.base import Checker, queue_of
 from tests.simulation.checkers.items import READS
 from tests.simulation.history import Told
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._locks.held_lock import HeldEntry
-    from pynamo_locking_simulator._engine.network import Change, Place, Request
-    from pynamo_locking_simulator._engine.scheduler import Actor
+    from pynamo_locking_testing._engine.network import Change, Place, Request
+    from pynamo_locking_testing._engine.scheduler import Actor
     from tests.simulation.history import Operation
     from tests.simulation.run import Run
 

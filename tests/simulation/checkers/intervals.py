@@ -13,7 +13,7 @@ from tests.simulation.models import Booking, Seat, Stay, Tariff
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pynamo_locking_simulator._engine.network import Change, Image, Place, Request
+    from pynamo_locking_testing._engine.network import Change, Image, Place, Request
     from tests.simulation.run import Run
 
 #: So many seats of each kind there may be.

@@ -6,15 +6,15 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pynamo_locking.exceptions import StaleVersion
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.scheduler import START_S
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.scheduler import START_S
 from tests.simulation.checkers.base import Checker, content_of, log_of
 from tests.simulation.checkers.lives import is_replaced
 from tests.simulation.history import Told
 from tests.simulation.plans import SKEWS_S
 
 if TYPE_CHECKING:
-    from pynamo_locking_simulator._engine.network import Change, Image, Place, Request
+    from pynamo_locking_testing._engine.network import Change, Image, Place, Request
     from tests.simulation.history import Operation
     from tests.simulation.run import Run
 

@@ -10,7 +10,7 @@ from tests.simulation.workloads.jobs import Periods
 
 if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import RunRecord
-    from pynamo_locking_simulator._engine.network import Change, Request
+    from pynamo_locking_testing._engine.network import Change, Request
     from tests.simulation.run import Run
 
 #: By how much a wall clock may be behind in a plan, and something to spare.

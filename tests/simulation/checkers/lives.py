@@ -10,7 +10,7 @@ from tests.simulation.checkers.base import content_of, is_placeholder, log_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking_simulator._engine.network import Change, Place, Request
+    from pynamo_locking_testing._engine.network import Change, Place, Request
     from tests.simulation.history import Operation
 
 #: Stands for a deletion that no operation made.

@@ -11,7 +11,7 @@ from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals
 
 if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState
-    from pynamo_locking_simulator._engine.network import Change, Image, Place, Request
+    from pynamo_locking_testing._engine.network import Change, Image, Place, Request
     from tests.simulation.claims import Claimed, Queued
     from tests.simulation.history import Grant, Operation
     from tests.simulation.run import Run

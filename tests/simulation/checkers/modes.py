@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking.exceptions import LockTimeout
-from pynamo_locking_simulator._engine.faults import Fault
-from pynamo_locking_simulator._engine.network import Place
+from pynamo_locking_testing._engine.faults import Fault
+from pynamo_locking_testing._engine.network import Place
 from tests.simulation.checkers.base import Checker, queue_of
 from tests.simulation.claims import is_turn, queued_in
 from tests.simulation.history import Told
@@ -14,7 +14,7 @@ from tests.simulation.history import Told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking_simulator._engine.network import Change, Request
+    from pynamo_locking_testing._engine.network import Change, Request
     from tests.simulation.history import Operation
     from tests.simulation.run import Run
 

@@ -17,7 +17,7 @@ from tests.simulation.models import Coin, Headers
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from pynamo_locking_simulator._engine.network import Place, Request
+    from pynamo_locking_testing._engine.network import Place, Request
     from tests.campaign.graphs import Anomaly
     from tests.campaign.histories import MicroOp
     from tests.simulation.history import Operation

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_testing._engine.faults import Fault
 from tests.simulation.checkers.base import Checker, content_of, handed_over, queue_of
 from tests.simulation.checkers.entries import acts_for
 from tests.simulation.models import WITHOUT_LOCK
 
 if TYPE_CHECKING:
-    from pynamo_locking_simulator._engine.network import Change, Place, Request
-    from pynamo_locking_simulator._engine.scheduler import Process
+    from pynamo_locking_testing._engine.network import Change, Place, Request
+    from pynamo_locking_testing._engine.scheduler import Process
     from tests.simulation.history import Grant, Operation
     from tests.simulation.run import Run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.values import canonical_item
-from pynamo_locking.testing._expressions import Expressions
-from pynamo_locking_simulator._engine.scheduler import START_S
+from pynamo_locking_testing._engine.scheduler import START_S
+from pynamo_locking_testing._expressions import Expressions
 from tests.simulation.checkers.base import queue_of
 from tests.simulation.checkers.intervals import _Committed
 from tests.simulation.models import Badge, Pass, Person, Uniques
@@ -15,7 +15,7 @@ from tests.simulation.plans import SKEWS_S
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pynamo_locking_simulator._engine.network import Image, Place, Request
+    from pynamo_locking_testing._engine.network import Image, Place, Request
 
 
 class OneRowEach(_Committed):

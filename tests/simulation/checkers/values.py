@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pynamo_locking_simulator._engine.network import Place
+from pynamo_locking_testing._engine.network import Place
 from tests.simulation.checkers.base import Checker
 from tests.simulation.checkers.graphs import components
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
@@ -15,7 +15,7 @@ from tests.simulation.history import Told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking_simulator._engine.network import Change, Request
+    from pynamo_locking_testing._engine.network import Change, Request
     from tests.simulation.checkers.graphs import Graph
     from tests.simulation.history import Operation
 

@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking_simulator._engine.choices import Choices, Seeded, every_branch
-from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_testing._engine.choices import Choices, Seeded, every_branch
+from pynamo_locking_testing._engine.strategies import STRATEGIES
 from tests.simulation.checkers import Violation
 from tests.simulation.run import Result, Run
 from tests.support import mistakes

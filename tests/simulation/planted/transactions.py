@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_testing._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Search, bug
 from tests.simulation.planted.outcomes import ANOTHER_TOKEN

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pynamo_locking_simulator._engine.choices import Listed
+from pynamo_locking_testing._engine.choices import Listed
 from tests.simulation.plans import Plan
 from tests.simulation.run import run
 

@@ -8,7 +8,7 @@ from pynamodb.exceptions import DoesNotExist
 
 from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
-from pynamo_locking_simulator._engine.network import Place
+from pynamo_locking_testing._engine.network import Place
 from tests.simulation.history import Told
 from tests.simulation.models import BY_LOCK_ALONE, LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
 

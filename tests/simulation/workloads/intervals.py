@@ -16,7 +16,7 @@ from tests.simulation.workloads.base import Workload, place
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamo_locking_simulator._engine.network import Place
+    from pynamo_locking_testing._engine.network import Place
 
 #: How long to try again, in seconds.
 WAIT_S: Final = 10 * SETTINGS.lease

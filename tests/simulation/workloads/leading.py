@@ -13,7 +13,7 @@ from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
     from pynamo_locking.recipes import LeaderTerm
-    from pynamo_locking_simulator._engine.scheduler import Process
+    from pynamo_locking_testing._engine.scheduler import Process
     from tests.simulation.history import History
 
 #: The longest term of leaders that do not resign, in seconds.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking import Lock
-    from pynamo_locking_simulator._engine.network import Place
+    from pynamo_locking_testing._engine.network import Place
     from tests.simulation.history import Grant
 
 

@@ -13,7 +13,7 @@ from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
     from pynamo_locking import Lock
-    from pynamo_locking_simulator._engine.network import Place
+    from pynamo_locking_testing._engine.network import Place
     from tests.simulation.history import Grant, History
 
 

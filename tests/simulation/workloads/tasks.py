@@ -10,7 +10,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking.exceptions import ConfigurationError, LockingError
-from pynamo_locking_simulator._engine import loop
+from pynamo_locking_testing._engine import loop
 from tests.simulation.checkers.base import Violation
 from tests.simulation.history import Told, _inherited
 from tests.simulation.models import Account, Device

@@ -16,7 +16,7 @@ from pynamodb.models import Model
 
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from pynamo_locking.exceptions import ConfigurationError, LockTimeout
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
+from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
 from tests.support.models import declare
 
 Claims = declare("Claims", TaskClaims, table_name="locks")

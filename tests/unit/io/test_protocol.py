@@ -12,7 +12,7 @@ import pytest
 from pynamo_locking._io import protocol
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking.exceptions import LockLost
-from pynamo_locking.testing import MemoryClient, MemoryDynamoDB, VirtualClock
+from pynamo_locking_testing import MemoryClient, MemoryDynamoDB, VirtualClock
 from tests.support.models import declare
 from tests.support.parties import in_thread
 

@@ -16,7 +16,7 @@ from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttrib
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import heartbeat
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost, LockTimeout
-from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
+from pynamo_locking_testing import ClockView, MemoryDynamoDB, VirtualClock
 from tests.support.models import declare
 from tests.support.parties import in_thread
 

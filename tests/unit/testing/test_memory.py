@@ -13,7 +13,7 @@ from pynamodb.exceptions import PutError
 from pynamodb.models import Model
 
 from pynamo_locking._locks import context
-from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
+from pynamo_locking_testing import MemoryClient, MemoryDynamoDB
 from tests.support.models import declare
 
 Stock = declare("Stock", Model, table_name="stock", hash_key="pk", numbers="n")
@@ -118,7 +118,7 @@ def test_locks_that_outlive_its_block_are_ended():
 FORK = """
 import os, signal, threading
 from pynamo_locking import NamedLock
-from pynamo_locking.testing import MemoryDynamoDB, memory
+from pynamo_locking_testing import MemoryDynamoDB, memory
 
 class Locks(NamedLock):
     class Meta:

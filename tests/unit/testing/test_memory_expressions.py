@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pynamo_locking._core.values import Refusal, canonical_item, copy_of
-from pynamo_locking.testing import MemoryDynamoDB
-from pynamo_locking.testing._expressions import Expressions
+from pynamo_locking_testing import MemoryDynamoDB
+from pynamo_locking_testing._expressions import Expressions
 
 N, S, B, BOOL, L, M, SS, NS, BS = ("N", "S", "B", "BOOL", "L", "M", "SS", "NS", "BS")
 

@@ -9,8 +9,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
-from pynamo_locking.testing.clock import Sleeper
+from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
+from pynamo_locking_testing.clock import Sleeper
 from tests.support.boundaries import nested, number
 
 

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamodb.connection import Connection
 
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB
 
 
 def n(number: float | str) -> dict[str, str]:

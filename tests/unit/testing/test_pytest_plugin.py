@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-PLUGIN = "_pynamo_locking_pytestplugin"
+PLUGIN = "pynamo_locking_testing.pytest_plugin"
 
 USES_FIXTURES = """
 import pytest
@@ -17,8 +17,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamo_locking import LockableModel, VersionAttribute
 from pynamo_locking import LockAttribute
 from pynamo_locking._io import runtime
-from pynamo_locking.testing import MemoryDynamoDB
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
 
 class Account(LockableModel):
     class Meta:
@@ -55,7 +54,7 @@ USES_NOTHING = """
 import sys
 
 def test_nothing_was_imported():
-    assert "_pynamo_locking_pytestplugin" in sys.modules
+    assert "pynamo_locking_testing.pytest_plugin" in sys.modules
     assert not [name for name in sys.modules if name.split(".")[0] in ("pynamo_locking", "pynamodb", "botocore")]
 """
 
@@ -71,7 +70,7 @@ def run_pytest(directory, source, *options):
 
 
 def test_it_is_installed():
-    """pytest finds it by its entry point, whose module is not part of the package."""
+    """pytest finds it by its entry point."""
     assert [entry.value for entry in entry_points(group="pytest11", name="pynamo_locking")] == [PLUGIN]
 
 

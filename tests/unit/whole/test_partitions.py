@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking_simulator._engine.partitions import Partitions, actions_of, refusal, write_units
+from pynamo_locking_testing._engine.partitions import Partitions, actions_of, refusal, write_units
 
 HOT, COLD = ("table", "hot"), ("table", "cold")
 

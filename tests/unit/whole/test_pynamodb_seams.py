@@ -21,6 +21,7 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 import pynamo_locking
+import pynamo_locking_testing
 from pynamo_locking._core import dynamodb
 from pynamo_locking._io import client, responses
 from pynamo_locking._items import effects
@@ -48,8 +49,8 @@ def _one_session(monkeypatch):
     monkeypatch.setattr("pynamodb.connection.base.get_session", lambda: SESSION)
 
 
-PACKAGE = pathlib.Path(pynamo_locking.__file__).parent
-SOURCES = [(path, path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
+PACKAGES = [pathlib.Path(each.__file__).parent for each in (pynamo_locking, pynamo_locking_testing)]
+SOURCES = [(path, path.read_text()) for package in PACKAGES for path in sorted(package.rglob("*.py"))]
 
 
 def parameters(function):
@@ -58,7 +59,7 @@ def parameters(function):
 
 def pin(where, what):
     """Fail with a message that says where to look; and if the package does not use it any more."""
-    users = [str(path.relative_to(PACKAGE.parent)) for path, text in SOURCES if re.search(rf"\b{what}\b", text)]
+    users = ["/".join(path.parts[-3:]) for path, text in SOURCES if re.search(rf"\b{what}\b", text)]
 
     assert users, f"the package does not use {what} any more: nothing has to hold it here"
     assert hasattr(where, what), f"PynamoDB has no {where!r}.{what} any more; it is used in {', '.join(users)}"

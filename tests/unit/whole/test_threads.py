@@ -24,7 +24,7 @@ from pynamo_locking._io import client, event_stream
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import Conflict, LockingError, also
 from pynamo_locking.telemetry import opentelemetry
-from pynamo_locking.testing import memory
+from pynamo_locking_testing import memory
 from tests.support.parties import in_parallel, in_thread
 from tests.unit.helpers import own_entry
 
