@@ -237,6 +237,8 @@ def test_no_class_is_a_machine() -> None:
     classes = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     large = {}
     for each in classes:
+        if "Enum" in map(ast.unparse, each.bases):  # its members are no fields
+            continue
         fields, methods = members(each)
         if len(fields) > 15 or len(methods) > 40:
             large[each.name] = len(fields), len(methods)

@@ -395,15 +395,15 @@ def ends_in(axis: IntervalAttributes, actions: Any) -> list[Action]:
 def literal_end(axis: IntervalAttributes, actions: list[Action]) -> Any:
     """Return the value that an action assigns to the end that is not the range key; None if it removes the end."""
     [action, *more] = actions
-    path = conditions.path_of(action)
+    changed, is_part = conditions.changed_by(action), len(conditions.path_of(action)) > 1
     if axis.key_name in {conditions.changed_by(each) for each in actions}:
         raise ConfigurationError(f"{axis.key_name!r} is the range key, which no update can change: use move().")
-    if isinstance(action, RemoveAction) and len(path) == 1 and not more:
+    if isinstance(action, RemoveAction) and not is_part and not more:
         return None
     value = action.values[1] if isinstance(action, SetAction) else None
-    if more or len(path) > 1 or not isinstance(value, Value):
+    if more or is_part or not isinstance(value, Value):
         raise ConfigurationError(
-            f"{action!r} would change {path[0]!r} to a value that only DynamoDB knows, so overlaps could not be "
+            f"{action!r} would change {changed!r} to a value that only DynamoDB knows, so overlaps could not be "
             f"checked: set it to a value, or use move()."
         )
     attribute: Any = axis.model.get_attributes()[axis.other]

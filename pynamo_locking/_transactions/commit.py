@@ -628,12 +628,12 @@ class CommitRun:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._connection(), self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver())
         for i, item in enumerate(self._items):
             assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
-    def _connection(self) -> Connection:
+    def _native_connection(self) -> Connection:
         """Return that of the items, which are all in one place; that of the records if only the key is written."""
         if self._items:
             return connection_of(self._items[0].model).connection

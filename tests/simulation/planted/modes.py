@@ -15,8 +15,12 @@ _OVERLAPS: Final = "return _is_before(self.lower, other.upper) and _is_before(ot
 _CONFLICTS: Final = "return not are_compatible(self.mode, other.mode) and self.overlaps(other)"
 _BEFORE: Final = "before = [other for other in self.entries if"
 _ONLY_HOLDERS: Final = Change("_core/lock_queue.py", _BEFORE, "before = [other for other in self.holders if")
-ITEM_FROM_BEFORE: Final = Change(
-    "_locks/acquire.py", "self.held = held\n", "self.held, held.item.image = held, image\n"
+_SEES: Final = "                image, entry = yield from self._image_with_our_entry(image)\n"
+_BEGINS: Final = "            image, attempt = self._take_over_handed_entry(), 0\n"
+ITEM_FROM_BEFORE: Final = (
+    Change("_locks/acquire.py", _BEGINS, f"{_BEGINS}            seen = []\n"),
+    Change("_locks/acquire.py", _SEES, f"{_SEES}                seen.append(image)\n"),
+    Change("_locks/acquire.py", "self.held = held\n", "self.held, held.item.image = held, seen[0]\n"),
 )
 
 RANGES: Final = (
@@ -93,7 +97,7 @@ READERS: Final = (
     bug(
         "readers see what was: The item of a shared lock is as it was when we entered the queue.",
         Search(Plan("readers"), "Steady"),
-        ITEM_FROM_BEFORE,
+        *ITEM_FROM_BEFORE,
     ),
     bug(
         "only the first eviction traced: Of several readers who are evicted at once only the first one can find out.",
@@ -121,7 +125,7 @@ PERMITS: Final = (
     bug(
         "jobs as they were: A worker that has waited for a job sees it as it was when it began to wait.",
         Search(Plan("work queue"), "OnceEach"),
-        ITEM_FROM_BEFORE,
+        *ITEM_FROM_BEFORE,
     ),
 )
 

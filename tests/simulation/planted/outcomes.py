@@ -202,7 +202,7 @@ VALUES: Final = (
     bug(
         "item from before our turn: The item of a lock is as it was when we entered the queue.",
         Search(Plan("locked register"), "Linearizable"),
-        ITEM_FROM_BEFORE,
+        *ITEM_FROM_BEFORE,
     ),
     bug(
         "replaced before it expires: A new item replaces one that will only expire within the next minute.",

@@ -118,11 +118,17 @@ def test_a_client_is_watched_once() -> None:
     def register(event: str, *_: object, **__: object) -> None:
         registered.append((event, client._mutex._is_owned()))  # type: ignore[attr-defined]
 
-    watched = type("Watched", (), {"meta": SimpleNamespace(events=SimpleNamespace(register=register))})()
-    client._watch(watched)
-    client._watch(watched)
+    events = SimpleNamespace(register=register, register_first=register)
+    watched = type("Watched", (), {"meta": SimpleNamespace(events=events)})()
+    connection: Any = SimpleNamespace(client=watched, _client=watched)
+    client._watch(connection)
+    client._watch(connection)
 
-    assert registered == [("needs-retry.dynamodb", True), ("before-parse.dynamodb", True)]
+    assert registered == [
+        ("needs-retry.dynamodb", True),
+        ("before-parse.dynamodb", True),
+        ("provide-client-params.dynamodb", True),
+    ]
 
 
 class Slow(float):
