@@ -49,7 +49,7 @@ def pytest_runtest_teardown() -> Iterator[None]:
     left = [each for each in _held() if each not in _not_of_a_test]
     _not_of_a_test.intersection_update(_held())
     for each in left:
-        each.end(is_confirmed=False)
+        each.orphaned()
     if left and outcome.excinfo is None:
         names = ", ".join(sorted(each.row.label for each in left))
         outcome.force_exception(
