@@ -131,12 +131,9 @@ class LockHandle(Generic[M]):
 
     # Acquiring
 
-    def acquire(self, wait: Duration | None, asked: float | None = None) -> bool:
-        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt.
-
-        `asked` is what the caller has asked for, if `wait` is what is left of it.
-        """
-        options, before = self._options_for(wait, asked), None
+    def acquire(self, wait: Duration | None) -> bool:
+        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt."""
+        options, before = self._options_for(wait), None
         self._begin()
         try:
             try:
@@ -155,9 +152,9 @@ class LockHandle(Generic[M]):
             self._undo(before)
             raise
 
-    async def aacquire(self, wait: Duration | None, asked: float | None = None) -> bool:
+    async def aacquire(self, wait: Duration | None) -> bool:
         """As `acquire`, but make requests in threads."""
-        options, before = self._options_for(wait, asked), None
+        options, before = self._options_for(wait), None
         self._begin()
         try:
             try:
@@ -176,8 +173,8 @@ class LockHandle(Generic[M]):
             self._undo(before)
             raise
 
-    def _options_for(self, wait: Duration | None, asked: float | None) -> LockOptions:
-        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"), asked=asked)
+    def _options_for(self, wait: Duration | None) -> LockOptions:
+        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"))
 
     def _begin(self) -> None:
         if not self._acquiring.acquire(blocking=False):
@@ -319,10 +316,10 @@ class LockHandle(Generic[M]):
 
     # Blocks. An interrupt at the beginning or end of one may leave it open: the finalizer closes it.
 
-    def begin_block(self, wait: Duration | None = None, asked: float | None = None) -> None:
+    def begin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            if not self.acquire(wait, asked):
+            if not self.acquire(wait):
                 self._blocks -= 1
         except Exception:
             self._blocks -= 1
@@ -342,10 +339,10 @@ class LockHandle(Generic[M]):
         self._blocks += 1
         self.end_block()
 
-    async def abegin_block(self, wait: Duration | None = None, asked: float | None = None) -> None:
+    async def abegin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            if not await self.aacquire(wait, asked):
+            if not await self.aacquire(wait):
                 self._blocks -= 1
         except (Exception, concurrency.cancelled()):
             self._blocks -= 1
