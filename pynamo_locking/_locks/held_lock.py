@@ -135,7 +135,7 @@ class HeldEntry:
 
     @property
     def counting(self) -> AbstractContextManager[object]:
-        """The mutex of `depth`: one thread may release a lock while another one acquires it again."""
+        """The mutex of `depth` for those that acquire the lock again, or undo that."""
         return self._mutexes.facts
 
     @property

@@ -315,9 +315,8 @@ class LockHandle(Generic[M]):
     def _give_back(self) -> None:
         held, is_last = self.held_entry(), False
         try:
-            with held.counting:
-                # Together: no interrupt comes between.
-                self.depth, held.depth, is_last = self.depth - 1, held.depth - 1, held.depth == 1
+            # Together: no interrupt comes between. A mutex would be a place to die at for a simulated process.
+            self.depth, held.depth, is_last = self.depth - 1, held.depth - 1, held.depth == 1
             if is_last:
                 context.remove(held)
                 if not held.ownership.is_over:
@@ -410,10 +409,8 @@ class LockHandle(Generic[M]):
                 stacklevel=2,
             )
             return
-        with held.counting:
-            held.depth -= self.depth
-            is_last = held.depth <= 0
-        if is_last:
+        held.depth -= self.depth  # without its mutex: a finalizer runs anywhere, also in a thread that must not wait
+        if held.depth <= 0:
             held.leave_behind()
 
     # What is held
