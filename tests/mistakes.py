@@ -499,14 +499,14 @@ ROWS: Final = (
     (
         "what was granted to a task belongs to the thread of its last request",
         "_locks/lock.py",
-        "        held.thread_or_task = here  # not the thread of the last request\n",
+        "        held.thread_or_task = thread_or_task  # not this thread, which has made the last request\n",
         "",
         "integration/locks/test_locks.py::test_the_same_party_enters_again_with_the_same_ticket",
     ),
     (
         "an inner block is given the instance that a lock handed out the last time it was held",
         "_locks/lock.py",
-        "        if not self.depth:\n            self._given = None\n",
+        "        if self.depth == 1:\n            self._given = None\n",
         "",
         "integration/locks/test_nested.py::test_a_lock_that_is_taken_again_reads_again",
     ),

@@ -48,9 +48,8 @@ def seconds(value: Duration, name: str) -> float:
 class Deadline:
     """Until when to wait, by the monotonic clock. Another thread may end the wait: it sets `at` to an earlier time."""
 
-    def __init__(self, at: float, asked_s: float = 0.0) -> None:
+    def __init__(self, at: float) -> None:
         self.at = at
-        self.asked_s: float = asked_s  # for errors: the wait that the caller has asked for
 
 
 def is_count(value: object) -> bool:

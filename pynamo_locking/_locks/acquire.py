@@ -534,9 +534,8 @@ class Acquisition:
         reason = reason or f"no answer from DynamoDB: {self._failure}"
         if stored is None and self._full_at is not None:
             reason += "; the item is so close to DynamoDB's limit of 400 KB that no further entry of the queue fits"
-        asked = self._options.wait if self._options.asked is None else self._options.asked
         raise LockTimeout(
-            f"did not get the lock {self._row.label} within {round(asked, 3):g} s: {reason}. "
+            f"did not get the lock {self._row.label} within {round(self._options.wait, 3):g} s: {reason}. "
             f"Nothing is held; trying again is safe.",
             queue=self._state if self._state.exists else None,
             cause=None if self._failure is None else self._failure.cause,

@@ -30,6 +30,7 @@ from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from typing import Concatenate
 
     from typing_extensions import ParamSpec
@@ -133,6 +134,11 @@ class HeldEntry:
     # What is believed
 
     @property
+    def counting(self) -> AbstractContextManager[object]:
+        """The mutex of `depth` for those that acquire the lock again, or undo that."""
+        return self._mutexes.facts
+
+    @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it has ended."""
         return self.clock.remaining(runtime.current.monotonic()) if self.ownership.is_held else 0.0
@@ -142,7 +148,7 @@ class HeldEntry:
 
         A lock that has outlived its mock of AWS is over: its next request would be sent to AWS.
         """
-        if self._is_mocked is not client.is_mocked() and self.ownership.is_held:
+        if self._is_mocked and not client.is_mocked() and self.ownership.is_held:
             logger.warning(
                 "%s was held when its mock of AWS ended, so it is not renewed: release it in the block", self
             )
@@ -288,20 +294,6 @@ class HeldEntry:
 
     # Leaving
 
-    def take_again(self) -> bool:
-        """Count one more acquisition by the same context; False if the last one was released already."""
-        with self._mutexes.facts:
-            if self.ownership.is_over or self.depth == 0:
-                return False
-            self.depth += 1
-            return True
-
-    def give_back(self) -> bool:
-        """Count one acquisition less; True if that was the last."""
-        with self._mutexes.facts:
-            self.depth -= 1
-            return self.depth == 0
-
     def release(self) -> None:
         """Leave the queue, and wake the waiters.
 
@@ -309,8 +301,10 @@ class HeldEntry:
             LockLost: the entry was no longer in the queue.
         """
         with event_stream.scope(keeps=False):
-            # What is lost to the clock of `max_hold` still has its entry, and waiters need not wait for its lease.
-            if not self.is_allowed() and self.ownership.reason:
+            if not self.is_allowed():
+                if not self.ownership.reason:  # it has outlived its mock of AWS
+                    return
+                # What is lost to the clock of `max_hold` still has its entry, and waiters need not wait for its lease.
                 if self.ownership.may_stand:
                     release.remove_entry(self.row, self.entry.id)
                 self.ended()
@@ -367,10 +361,13 @@ all_held: weakref.WeakKeyDictionary[HeldEntry, None] = weakref.WeakKeyDictionary
 def refuse_blocked_loop(row: LockRow, lock_mode: LockMode) -> None:
     """Refuse to wait in this thread for another task of its event loop, which could not go on meanwhile."""
     *thread, task = runtime.current.thread_or_task()
-    for held in () if task is None else runtime.living(all_held):
-        its_thread, its_task = [*held.thread_or_task[:2]], held.thread_or_task[2]
-        is_of_this_loop = its_thread == thread and its_task is not None and not held.ownership.is_over
-        if is_of_this_loop and held.row.identity == row.identity and held.entry.lock_mode.conflicts(lock_mode):
+    if task is None:
+        return
+    for held in runtime.living(all_held):
+        if held.row.identity != row.identity or held.ownership.is_over:
+            continue
+        *its_thread, its_task = held.thread_or_task
+        if its_task is not None and its_thread == thread and held.entry.lock_mode.conflicts(lock_mode):
             raise ConfigurationError(
                 f"{row.label} is held by another task of the event loop of this thread. To wait for it here would "
                 f"block the loop, so the task could never release it: use `async with`, or the awaited method."

@@ -280,7 +280,10 @@ def release_all_since(before: Held, work: str) -> None:
 
 
 def _give_back(held: HeldEntry, times: int) -> None:
-    if [held.give_back() for _ in range(times)][-1]:  # else an outer block holds it as well
+    with held.counting:
+        held.depth -= times
+        is_last = held.depth == 0
+    if is_last:  # else an outer block holds it as well
         context.remove(held)
         try:
             held.release()

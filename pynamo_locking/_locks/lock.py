@@ -96,15 +96,11 @@ async def _acollected(source: AsyncIterator[T], is_full: Callable[[list[T]], boo
     return chunk
 
 
-if TYPE_CHECKING:
-    Before = tuple[int, HeldEntry | None, int]
-
-
 class LockHandle(Generic[M]):
     """What the package itself uses of a `Lock`: its state, and the ways into it and out of it. See `handle_of`.
 
-    Acquisitions are counted, and the state before each is kept until it has succeeded. So an interrupt, wherever it
-    comes, leaves no acquisition behind.
+    Acquisitions are counted, here and in the entry, and what one has changed is noted until it has succeeded. So an
+    interrupt, wherever it comes, leaves no acquisition behind.
 
     Attributes:
         target: what is locked.
@@ -128,63 +124,71 @@ class LockHandle(Generic[M]):
         self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
         self._attempt: Acquisition | None = None
+        self._again: HeldEntry | None = None  # what the acquisition under way has counted once more
 
     # Acquiring
 
-    def acquire(self, wait: Duration | None, asked: float | None = None) -> bool:
-        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt.
-
-        `asked` is what the caller has asked for, if `wait` is what is left of it.
-        """
-        options, before = self._options_for(wait, asked), None
+    def acquire(self, wait: Duration | None) -> bool:
+        """Acquire the lock; False if `LockOptions.peek` has stopped the attempt."""
+        options, is_begun = self._options_for(wait), False
         self._begin()
         try:
             try:
-                before = self._before(is_awaited=False)
-                held = self._reenter(before)
+                found, is_begun = self._before(is_awaited=False), True
+                held = self._reenter(found)
                 if held is None:
                     held = self._acquire_new(options)
                 elif not held.remaining:
                     held_lock.renew(held)
                 if held is not None:
                     self._count(held, is_awaited=False)
+            except BaseException:
+                self._undo(is_begun=is_begun)
+                is_begun = False  # from here on another thread may acquire with this object
+                raise
+            else:
                 return held is not None
             finally:
                 self._acquiring.release()
-        except BaseException:  # also an interrupt that comes when all is done
-            self._undo(before)
+        except BaseException:  # an interrupt that comes when all is done
+            self._undo(is_begun=is_begun)
             raise
 
-    async def aacquire(self, wait: Duration | None, asked: float | None = None) -> bool:
+    async def aacquire(self, wait: Duration | None) -> bool:
         """As `acquire`, but make requests in threads."""
-        options, before = self._options_for(wait, asked), None
+        options, is_begun = self._options_for(wait), False
         self._begin()
         try:
             try:
-                before = self._before(is_awaited=True)
-                held = self._reenter(before)
+                found, is_begun = self._before(is_awaited=True), True
+                held = self._reenter(found)
                 if held is None:
                     held = await self._aacquire_new(options)
                 elif not held.remaining:
                     await concurrency.to_the_end(partial(held_lock.renew, held))
                 if held is not None:
                     self._count(held, is_awaited=True)
+            except BaseException:
+                self._undo(is_begun=is_begun)
+                is_begun = False  # from here on another thread may acquire with this object
+                raise
+            else:
                 return held is not None
             finally:
                 self._acquiring.release()
-        except BaseException:  # also an interrupt that comes when all is done
-            self._undo(before)
+        except BaseException:  # an interrupt that comes when all is done
+            self._undo(is_begun=is_begun)
             raise
 
-    def _options_for(self, wait: Duration | None, asked: float | None) -> LockOptions:
-        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"), asked=asked)
+    def _options_for(self, wait: Duration | None) -> LockOptions:
+        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"))
 
     def _begin(self) -> None:
         if not self._acquiring.acquire(blocking=False):
             raise self._in_use()
 
-    def _before(self, *, is_awaited: bool) -> Before:
-        """Return the state to restore if the acquisition fails."""
+    def _before(self, *, is_awaited: bool) -> HeldEntry | None:
+        """Check that an acquisition may begin; return the entry that this thread or task has already."""
         runtime.check_threads()
         if not is_awaited:
             runtime.check_context_lasts()
@@ -196,12 +200,11 @@ class LockHandle(Generic[M]):
         held = entry_held_here(self.target.row, self.options.lock_mode, self.entry)
         if self.depth and (held is None or held is not self.entry):
             raise self._in_use()
-        self._attempt = None
-        return self.depth, held, 0 if held is None else held.depth
+        self._attempt = self._again = None
+        return held
 
-    def _reenter(self, before: Before) -> HeldEntry | None:
+    def _reenter(self, held: HeldEntry | None) -> HeldEntry | None:
         """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
-        held = before[1]
         if held is None or (held.ownership.is_copied and not self.depth):
             return None
         token = self.options.token
@@ -211,8 +214,11 @@ class LockHandle(Generic[M]):
                 f"release it first, or attach the token in another thread or task."
             )
         held.refuse_if_lost()  # an outer block has lost it; acquiring it again would hide that
-        if not held.take_again():
-            return None
+        with held.counting:
+            if held.ownership.is_over or not held.depth:  # another thread has released it meanwhile
+                return None
+            # Together: no interrupt comes between.
+            self._again, self.depth, held.depth = held, self.depth + 1, held.depth + 1
         if self.on_lost is not None and self.on_lost not in held.report.on_lost:
             held.report.on_lost.append(self.on_lost)
         return held
@@ -236,11 +242,14 @@ class LockHandle(Generic[M]):
         here = runtime.current.thread_or_task()
         attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
-            held = await acquire.acquire_in_task(attempt.steps(), self._begin_hold)
+            held = await acquire.acquire_in_task(attempt.steps(), partial(self._begin_hold_of, here))
         if held is not None:
-            held.thread_or_task = here  # not the thread of the last request
             context.add(held)
         return held
+
+    def _begin_hold_of(self, thread_or_task: tuple[object, ...], held: HeldEntry) -> HeldEntry:
+        held.thread_or_task = thread_or_task  # not this thread, which has made the last request
+        return self._begin_hold(held)
 
     def _reported(self, options: LockOptions) -> AbstractContextManager[Any]:
         """Count the requests of an attempt, and report if it times out."""
@@ -266,23 +275,27 @@ class LockHandle(Generic[M]):
 
     def _count(self, held: HeldEntry, *, is_awaited: bool) -> None:
         self._begin_heartbeat(held)
-        if not self.depth:
-            self._given = None
         self.entry, self.is_awaited = held, is_awaited
-        self.depth += 1
+        if self._again is None:  # else it is counted
+            self.depth += 1
+        if self.depth == 1:
+            self._given = None
         if held.ownership.stays:
             held.note(EntryOwnership.claimed)
 
-    def _undo(self, before: Before | None) -> None:
-        """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
-        if before is None:
+    def _undo(self, *, is_begun: bool) -> None:
+        """Undo a failed acquisition, however far it came; a thread removes what was granted."""
+        if not is_begun:
             return
-        self.depth, held, depth = before
-        if held is not None:
-            held.depth = depth
-        granted = None if self._attempt is None else self._attempt.held
-        if granted is not None and not granted.ownership.is_over:
-            granted.leave_behind()
+        again, left = self._again, None if self._attempt is None else self._attempt.held
+        if again is not None:
+            with again.counting:  # another thread may have released all others meanwhile
+                self._again, self.depth, again.depth = None, self.depth - 1, again.depth - 1
+                left = None if again.depth else again
+        elif left is not None:
+            self.depth = 0
+        if left is not None and not left.ownership.is_over:
+            left.leave_behind()
 
     def cut_short(self) -> None:
         """Let an `acquire` of another thread time out now, or as soon as it begins."""
@@ -300,29 +313,31 @@ class LockHandle(Generic[M]):
     # Releasing
 
     def _give_back(self) -> None:
-        held = self.held_entry()
-        self.depth, held.depth = self.depth - 1, held.depth - 1  # together: no interrupt comes between
-        if held.depth:
-            return
+        held, is_last = self.held_entry(), False
         try:
-            context.remove(held)
-            if not held.ownership.is_over:
-                held.release()
+            # Together: no interrupt comes between. A mutex would be a place to die at for a simulated process.
+            self.depth, held.depth, is_last = self.depth - 1, held.depth - 1, held.depth == 1
+            if is_last:
+                context.remove(held)
+                if not held.ownership.is_over:
+                    held.release()
         except LockingError:
             raise
         except BaseException:  # an interrupt, which may have come before anything was sent
-            held.leave_behind()
+            if is_last:
+                held.leave_behind()
             raise
-        finally:  # no caller can release it any more, so nothing may renew it
-            held.orphaned()
-            held.item.instance = None  # it knows the entry
+        finally:
+            if is_last:  # no caller can release it any more, so nothing may renew it
+                held.orphaned()
+                held.item.instance = None  # it knows the entry
 
     # Blocks. An interrupt at the beginning or end of one may leave it open: the finalizer closes it.
 
-    def begin_block(self, wait: Duration | None = None, asked: float | None = None) -> None:
+    def begin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            if not self.acquire(wait, asked):
+            if not self.acquire(wait):
                 self._blocks -= 1
         except Exception:
             self._blocks -= 1
@@ -342,10 +357,10 @@ class LockHandle(Generic[M]):
         self._blocks += 1
         self.end_block()
 
-    async def abegin_block(self, wait: Duration | None = None, asked: float | None = None) -> None:
+    async def abegin_block(self, wait: Duration | None = None) -> None:
         self._blocks += 1
         try:
-            if not await self.aacquire(wait, asked):
+            if not await self.aacquire(wait):
                 self._blocks -= 1
         except (Exception, concurrency.cancelled()):
             self._blocks -= 1
@@ -394,7 +409,7 @@ class LockHandle(Generic[M]):
                 stacklevel=2,
             )
             return
-        held.depth -= self.depth
+        held.depth -= self.depth  # without its mutex: a finalizer runs anywhere, also in a thread that must not wait
         if held.depth <= 0:
             held.leave_behind()
 

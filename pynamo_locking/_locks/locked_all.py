@@ -140,7 +140,7 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
     deadline = runtime.current.monotonic() + limit
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
-            _take(lock, held, max(0.0, deadline - runtime.current.monotonic()), limit)
+            _take(lock, held, max(0.0, deadline - runtime.current.monotonic()))
         for lock in locks:
             lock.ensure_remaining(0)  # its lease may have ended while the others were waited for
         yield locks
@@ -151,7 +151,7 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
     deadline = runtime.current.monotonic() + limit
     async with contextlib.AsyncExitStack() as held:
         for lock in in_order(locks):
-            await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()), limit)
+            await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()))
             held.push_async_exit(lock)
         for lock in locks:
             if not lock.is_held:  # `ensure_remaining` may pass to another thread
@@ -214,9 +214,7 @@ async def _afirst(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]
         yield taken
 
 
-def _take(
-    lock: Lock[Any], held: contextlib.ExitStack, wait: Duration | None = None, asked: float | None = None
-) -> None:
+def _take(lock: Lock[Any], held: contextlib.ExitStack, wait: Duration | None = None) -> None:
     handle = handle_of(lock)
     depth = handle.depth
 
@@ -225,4 +223,4 @@ def _take(
             lock.__exit__(kind, error, traceback)
 
     held.push(leave)  # before: an interrupt may come right after the grant
-    handle.begin_block(wait, asked)
+    handle.begin_block(wait)

@@ -104,7 +104,6 @@ class LockOptions(NamedTuple):
     peek: Callable[[Image], Literal["stop"] | None] | None = None
     token: Token | None = None
     on_dead_holder: Callable[[QueueEntry], object] | None = None
-    asked: float | None = None  # for errors: what the caller has asked for, if `wait` is what is left of it
 
     @property
     def capacity(self) -> int:

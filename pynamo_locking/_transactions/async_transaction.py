@@ -154,7 +154,7 @@ class AsyncTransaction:
             await self._hold(lock, share=share)
 
     async def _hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
-        await handle_of(lock).abegin_block(share * self._locks.left(), share * self._locks.asked_s)
+        await handle_of(lock).abegin_block(share * self._locks.left())
         self._locks.held.append(lock)
 
     @property

@@ -241,11 +241,6 @@ class HeldLocks:
         self.held: list[Lock[Any]] = []
         self.shared: set[ItemKey] = set()
 
-    @property
-    def asked_s(self) -> float:
-        """The `wait` of the transaction, for errors."""
-        return self._deadline.asked_s
-
     def left(self) -> float:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
@@ -301,7 +296,7 @@ class HeldLocks:
 
     def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
         """Acquire a lock, waiting for a share of what is left of `wait`; hold it until the end of the transaction."""
-        handle_of(lock).begin_block(share * self.left(), share * self.asked_s)
+        handle_of(lock).begin_block(share * self.left())
         self.held.append(lock)
 
     def give_back(self) -> None:

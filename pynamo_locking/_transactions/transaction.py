@@ -184,8 +184,7 @@ class Transaction:
             what = "a record" if idempotency_key is None else "an idempotency key"
             raise ConfigurationError(f"{what} is written, and this transaction is read only: leave it out.")
         self._began_s = runtime.current.monotonic()
-        asked_s = seconds(wait, "wait")
-        deadline = Deadline(self._began_s + asked_s, asked_s)
+        deadline = Deadline(self._began_s + seconds(wait, "wait"))
         priority = f"{runtime.current.time_ms():015}-{self.id}"
         self._options = TransactionOptions(
             id=self.id,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pynamo_locking.events import Acquired, subscribe
 from pynamo_locking.exceptions import ConfigurationError, LockTimeout
 from tests.support.models import Account, Device, Locks
 from tests.support.parties import held_elsewhere
@@ -90,3 +92,29 @@ def test_what_does_not_wait_for_a_task() -> None:
 
     with held_elsewhere(Account.locked("a")):
         asyncio.run(waits())
+
+
+def test_a_lock_that_was_just_granted_to_a_task() -> None:
+    """The thread that has made its last request knows that, and the task does not know it yet."""
+    granted, may_go = threading.Event(), threading.Event()
+
+    def tell(_: Acquired) -> None:
+        granted.set()
+        may_go.wait(10)
+
+    async def hold() -> None:
+        async with Account.locked("a"):
+            pass
+
+    async def main() -> None:
+        with subscribe(tell, Acquired):
+            task = asyncio.create_task(hold())
+            await asyncio.to_thread(granted.wait, 10)
+        try:
+            with pytest.raises(ConfigurationError, match="held by another task of the event loop"):
+                enter(Account.locked("a", wait=1))
+        finally:
+            may_go.set()
+            await task
+
+    asyncio.run(main())

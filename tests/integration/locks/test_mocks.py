@@ -9,6 +9,7 @@ from moto import mock_aws
 
 from tests.support.models import declare
 from tests.support.wire import count_requests
+from tests.support.workers import Plain
 
 Item: Any = declare("Mocked", lock=True, version=True)
 
@@ -38,3 +39,25 @@ def test_a_lock_that_outlives_its_mock(caplog):
         Item.create_table(billing_mode="PAY_PER_REQUEST")
         Item("a").save()
         Item.get("a").save()
+
+
+def test_the_end_of_a_block_that_outlives_its_mock():
+    """The release sends nothing to AWS, even if the heartbeat has not come meanwhile."""
+    with mock_aws():
+        Item.create_table(billing_mode="PAY_PER_REQUEST")
+        Item("a").save()
+        lock = Item.locked("a").acquire()
+    with count_requests() as requests:
+        lock.release()
+    assert requests.total == 0
+
+
+def test_a_mock_that_begins_in_a_block(memory):
+    """It is of another service, perhaps: a lock of a table on another host stays."""
+    memory.bind(Plain)
+    Plain("a").save()
+    with Plain.locked("a") as lock:
+        with mock_aws():
+            lock.renew()  # it asks what the heartbeat asks
+            assert lock.is_held
+        assert lock.is_held

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pynamo_locking_testing import VirtualClock
 from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
 from tests.support.wire import Chosen, count_requests, on
+from tests.support.workers import until
 
 pytestmark = pytest.mark.core
 
@@ -316,6 +318,18 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind):
         outer.renew()
 
     assert kind.lock_state("a").entries == ()
+
+
+def test_a_renewal_that_fails_after_the_outer_lock_was_released(kind):
+    """Another thread has released it meanwhile: what is given back is the last, so the queue is empty."""
+    with shifted_clock() as world:
+        outer = _with_a_lease_that_is_over(kind).acquire()
+        world.shift += 30
+        released = partial(in_thread, outer.release)
+        with on("UpdateItem").lose_request(released), pytest.raises(OutcomeUnknown):
+            kind.locked("a").acquire()
+
+        until(lambda: not kind.lock_state("a").entries, "the thread that removes the entry")
 
 
 async def test_an_inner_lock_with_a_heartbeat_is_renewed(kind, way):

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
+from pynamo_locking._io import runtime
 from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import bind
+from tests.support.parties import in_thread
 from tests.support.wire import count_requests, on
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_in_line, until_queued
 
@@ -165,3 +168,47 @@ def test_many_threads_wait_and_many_locks_are_renewed(memory):
             for each in waiting:
                 each.result()
     assert all(item.lock.entries == () for item in Plain.scan(consistent_read=True))
+
+
+class _InTurn(runtime.Runtime):
+    """A world in which `come` is called as soon as a thread has done with a Lock object that it could not acquire."""
+
+    come: Callable[[], object] | None = None
+
+    def exclusive(self) -> Any:
+        return _Handing(self)
+
+
+class _Handing:
+    def __init__(self, world: _InTurn) -> None:
+        self._world = world
+        self._mutex = threading.Lock()
+        self.acquire = self._mutex.acquire
+
+    def release(self) -> None:
+        self._mutex.release()
+        come, self._world.come = self._world.come, None
+        if come is not None:
+            in_thread(come)
+
+
+def test_a_lock_object_that_another_thread_uses_next(plain_item):
+    """What the first thread undoes, since it was not granted the lock, is not what the second one holds."""
+    real, world = runtime.current, _InTurn()
+    runtime.install(world)
+    try:
+        holder, lock = Plain.locked("a"), Plain.locked("a", wait=0)
+
+        def come() -> None:
+            holder.release()
+            lock.acquire()
+
+        in_thread(holder.acquire)
+        world.come = come
+        with pytest.raises(LockTimeout):
+            lock.acquire()
+        assert lock.is_held
+        lock.release()
+    finally:
+        runtime.install(real)
+    assert Plain.lock_state("a").entries == ()

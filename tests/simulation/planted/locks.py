@@ -248,7 +248,7 @@ WAITING: Final = (
     bug(
         "inner release: The first of several releases removes our entry.",
         Search(Plan("re-entry"), "Progress", "Fence"),
-        Change("_locks/lock.py", "        if held.depth:\n            return\n", ""),
+        Change("_locks/lock.py", "held.depth - 1, held.depth == 1", "held.depth - 1, True"),
     ),
 )
 
