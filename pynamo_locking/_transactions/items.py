@@ -487,9 +487,9 @@ class TransactionItems:
     ) -> list[Any]:
         """Return the items among what was found and what the transaction has created."""
         known = {id(item) for item in found}
-        created = [
-            item for item in self.by_key.values() if id(item) not in known and _is_shown(item, model, key_condition)
-        ]
+        table = connection_of(model).table_name
+        others = [item for item in self.by_key.values() if item.table == table and id(item) not in known]
+        created = [item for item in others if _is_shown(item, model, key_condition)]
         return [item.instance for item in (*found, *created) if _is_shown(item, model, filter_condition)]
 
     def of(self, instance: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
@@ -648,11 +648,9 @@ def _unique_rows_of(item: TransactionItem) -> UniqueRows | None:
 
 
 def _is_shown(item: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
-    """Tell whether a query of that model shows an item."""
-    if not issubclass(item.model, model):
-        return False
+    """Tell whether a query of that model shows an item, in whichever class the transaction has it."""
     image = item.shown_image()
-    return image is not None and effects.holds(image, condition)
+    return image is not None and is_of(model, image) and effects.holds(image, condition)
 
 
 def _pages(
