@@ -25,7 +25,7 @@ from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.expiry import unexpired
-from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
+from pynamo_locking._items.keys import ItemKey, key_of, label_of, stored_keys
 from pynamo_locking._locks.context import holds_nothing
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import in_order
@@ -427,7 +427,7 @@ class TransactionItems:
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
         self.join(model)
-        table, names = connection_of(model).table_name, [attribute.attr_name for attribute in key_attributes(model)]
+        table, names = connection_of(model).table_name, [attribute.attr_name for attribute in stored_keys(model)]
         resolver = self.reader.resolver()
         for page in pages:
             keys = [{name: image[name] for name in names} for image in page]
