@@ -16,12 +16,13 @@ from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
 from pynamo_locking._items import versions
-from pynamo_locking._items.keys import label_of
+from pynamo_locking._items.keys import ItemKey, label_of
 from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here
-from pynamo_locking._pynamodb import key_values_of
+from pynamo_locking._pynamodb import connection_of, key_values_of
+from pynamo_locking._transactions.items import identity_of
 from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction, items_of, next_attempt
 from pynamo_locking._writes.write import locked_by
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.write_outcome import Known
     from pynamo_locking._io.stored_rows import Image
-    from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
@@ -335,12 +335,12 @@ class RetryLoop:
         before = self._written
         written = (each.instance for each in items_of(self.begun).by_key.values() if each.plan.write is not None)
         self._written = [(item, versions.known_state(item)) for item in written]
-        if not isinstance(error, StaleVersion):
+        if not isinstance(error, StaleVersion) or error.refused_by is None:
             return None
-        again = [item for item, known in self._written if any(item is one and known == then for one, then in before)]
-        current, version = error.current, error.expected
-        stale = (item for item in again if versions.known_state(item).version == version)
-        return next((item for item in stale if current is None or key_values_of(current) == key_values_of(item)), None)
+        model, key = error.refused_by
+        stale = ItemKey.of(connection_of(model).table_name, key)
+        again = (item for item, known in self._written if any(item is one and known == then for one, then in before))
+        return next((item for item in again if identity_of(item) == stale), None)
 
     def _is_loss_of_ours(self, error: Exception) -> bool:
         """Tell whether a lock was lost that only helps the retry."""

@@ -25,7 +25,7 @@ from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.expiry import unexpired
-from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
+from pynamo_locking._items.keys import ItemKey, key_of, label_of, stored_keys
 from pynamo_locking._locks.context import holds_nothing
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import in_order
@@ -422,7 +422,7 @@ class TransactionItems:
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
         self.join(model)
-        table, names = connection_of(model).table_name, [attribute.attr_name for attribute in key_attributes(model)]
+        table, names = connection_of(model).table_name, [attribute.attr_name for attribute in stored_keys(model)]
         resolver = self.reader.resolver()
         for page in pages:
             keys = [{name: image[name] for name in names} for image in page]
@@ -482,9 +482,9 @@ class TransactionItems:
     ) -> list[Any]:
         """Return the items among what was found and what the transaction has created."""
         known = {id(item) for item in found}
-        created = [
-            item for item in self.by_key.values() if id(item) not in known and _is_shown(item, model, key_condition)
-        ]
+        table = connection_of(model).table_name
+        others = [item for item in self.by_key.values() if item.table == table and id(item) not in known]
+        created = [item for item in others if _is_shown(item, model, key_condition)]
         return [item.instance for item in (*found, *created) if _is_shown(item, model, filter_condition)]
 
     def of(self, instance: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
@@ -643,11 +643,9 @@ def _unique_rows_of(item: TransactionItem) -> UniqueRows | None:
 
 
 def _is_shown(item: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
-    """Tell whether a query of that model shows an item."""
-    if not issubclass(item.model, model):
-        return False
+    """Tell whether a query of that model shows an item, in whichever class the transaction has it."""
     image = item.shown_image()
-    return image is not None and effects.holds(image, condition)
+    return image is not None and is_of(model, image) and effects.holds(image, condition)
 
 
 def _pages(

@@ -493,8 +493,16 @@ class Transaction:
             raise ConfigurationError(
                 "a read-only transaction cannot resume another one: its commit would delete the row."
             )
+        before = self.savepoint()
+        try:
+            self._go_on(id, list(models))
+        except BaseException:
+            before.rollback()  # a commit of what else it does must not delete the row
+            raise
+
+    def _go_on(self, id_: str, models: list[type[GuardedMixin]]) -> None:
         own = self._options.idempotency_key
-        key, planned = suspension.resume(self._items, id, list(models))
+        key, planned = suspension.resume(self._items, id_, models)
         if key is not None and own not in (None, key):
             raise ConfigurationError(
                 f"the suspended transaction has the idempotency key {key!r:.80}: leave out {own!r:.80}."

@@ -19,6 +19,8 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionConflict,
 )
+from pynamo_locking_testing import VirtualClock
+from tests.engines import one_table
 from tests.integration.intervals.conftest import others_before, shown_until_it_is_settled
 from tests.support.interval_models import (
     Booking,
@@ -37,6 +39,8 @@ from tests.support.wire import Send, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.engines.engine import Engine
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -164,6 +168,15 @@ def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, sent):
     guards = [row for row in rows_of(SlotLocks) if row["name"]["S"].startswith("guard#")]
     assert [row["version"]["N"] for row in guards] == [str(3 + 1 + 1)] * 2
     assert [SlotLocks.lock_state(f"turn#{Slot.Meta.table_name}/{device}").entries for device in "da"] == [(), ()]
+
+
+def test_a_turn_in_one_table(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guards and the locks are in one table with other items, where keys have two parts."""
+    monkeypatch.setenv(one_table.VARIABLE, "1")
+    memory.bind(Slot, SlotLocks, SlotTransactions)
+    with VirtualClock(), others_before("TransactWriteItems", beside(3), times=3):
+        Slot.intervals.insert_disjoint(slots((10, 20)))
+    assert (10, 20) in stored_slots()
 
 
 def test_a_turn_that_does_not_come_in_time(in_memory):

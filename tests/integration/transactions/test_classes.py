@@ -53,6 +53,20 @@ class Address(Row, discriminator="address"):
     """Another class."""
 
 
+class Entry(LockableModel):
+    """A class of a table whose items name no class."""
+
+    Meta = meta("entries", transaction_table=Transactions, guard_queries="table")
+
+    book = UnicodeAttribute(hash_key=True)
+    name = UnicodeAttribute(range_key=True)
+    version = VersionAttribute()
+
+
+class Shown(Entry):
+    """The same items, for a page."""
+
+
 @pytest.fixture(autouse=True)
 def _rows(cheap: Engine) -> None:
     """Two orders and an address of one customer, an expired address, and a row of a class that is not known here."""
@@ -137,3 +151,19 @@ def test_an_item_of_another_class(first: Callable[[Any], Any], get: Callable[[An
         with pytest.raises(ValueError, match="Cannot instantiate a Order from the returned class: Address"):
             get(tx, Order)
         assert [type(row) for row in tx.get_all(Row, [("c", "1"), ("c", "2"), ("c", "3")])] == [Address, Order, Express]
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_rows_that_name_no_class(cheap: Engine, read: Callable[[Any, Any], Any]) -> None:
+    """PynamoDB shows them in each class, so a transaction that has one of them in another class leaves none out."""
+    cheap.bind(Entry)
+    Shown._connection = None
+    with transaction() as tx:
+        tx.save(Entry("c", "1"))
+        tx.save(Entry("c", "3"))
+    with transaction() as tx:
+        tx.get(Entry, "c", "1")
+        tx.save(Entry("c", "2"))
+        tx.delete(tx.get(Entry, "c", "3"))
+        assert [row.name for row in sorted(read(tx, Shown), key=lambda row: row.name)] == ["1", "2"]
+    assert [row.name for row in Shown.query("c")] == ["1", "2"]

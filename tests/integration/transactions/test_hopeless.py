@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking import atransaction, atransactional, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
-from tests.support.transaction_models import Purse, Transactions
+from tests.support.transaction_models import Plain, Purse, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,3 +101,25 @@ def test_an_instance_from_outside_that_is_fresh(cheap: Engine) -> None:
 
     run(Purse.get("a"))
     assert (len(attempts), Purse.get("a").balance) == (4, 7)
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["changed", "deleted"])
+def test_a_stale_item_that_looks_like_the_instance_from_outside(cheap: Engine, is_gone: bool) -> None:
+    """It has the same key and version in another table. The instance is fresh, and the third attempt succeeds."""
+    cheap.bind(Purse, Plain, Transactions)
+    Plain("a").save()
+    Purse("a", balance=1).save()
+    Purse.get("a").touch()
+    attempts = list[int]()
+
+    @transactional
+    def run(tx: Any, item: Purse) -> None:
+        attempts.append(1)
+        tx.get_or_none(Plain, "a")
+        if len(attempts) < 3:
+            other = Plain.get("a")
+            other.delete() if is_gone and len(attempts) == 2 else other.touch()
+        tx.update(item, [Purse.balance.set(7)])
+
+    run(Purse.get("a"))
+    assert (len(attempts), Purse.get("a").balance) == (3, 7)

@@ -474,6 +474,18 @@ def test_one_at_a_time() -> None:
     assert {purse.balance for purse in Purse.scan()} == {90}
 
 
+def test_a_refused_resume_takes_nothing() -> None:
+    """Who catches the error and commits something else leaves the suspended transaction to others."""
+    purses(1)
+    id_ = suspended("p0", idempotency_key="first")
+    with transaction(Transactions, idempotency_key="second") as tx:
+        with pytest.raises(ConfigurationError, match="leave out 'second'"):
+            tx.resume(id_, [Purse])
+        tx.save(Purse("new"))
+    go_on(id_).commit()
+    assert (Purse.get("p0").balance, Purse.get("new").balance) == (90, 0)
+
+
 @pytest.mark.parametrize("end", ["suspend", "commit"])
 def test_a_resumption_that_was_rolled_back(end: str) -> None:
     """What is suspended after it gets a row of its own, and the first row stays; a commit stores no key of its work."""
