@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking._io import runtime
 from pynamo_locking._locks.acquire import Acquisition
+from tests.support import runtime
 from tests.support.local_wakeups import names, own_wakeups, throw
 from tests.support.wire import count_requests, intercepted
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Remote, crew, until, until_queued

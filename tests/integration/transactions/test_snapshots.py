@@ -9,12 +9,13 @@ import pytest
 
 from pynamo_locking import transaction
 from pynamo_locking._core.transactions import TransactionStatus
-from pynamo_locking._io import runtime, transaction_record
+from pynamo_locking._io import transaction_record
 from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.exceptions import StaleVersion, TransactionConflict
 from pynamo_locking.transactions import Transaction
 from pynamo_locking_testing import VirtualClock
+from tests.support import runtime
 from tests.support.deeds import die_at
 from tests.support.transaction_helpers import committed_balances
 from tests.support.transaction_models import (
@@ -75,8 +76,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None] = lam
         sent.append((operation, kwargs))
         return send()
 
-    with intercepted(answer), monkeypatch.context() as patch:
-        patch.setattr(runtime.current, "sleep", lambda _: pytest.fail("it waits"))
+    with intercepted(answer), runtime.changed(sleep=lambda _: pytest.fail("it waits")):
         yield sent
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pynamo_locking._io import runtime
 from tests.simulation.models import Names
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from pynamo_locking._recipes.once import Once
@@ -39,7 +39,7 @@ class Periods(Workload):
         self.ended = set[int]()
 
     def party(self, index: int, turn: int) -> None:
-        runtime.current.sleep(PAUSES_S[self.pick(len(PAUSES_S), "pause")])
+        runtime.sleep(PAUSES_S[self.pick(len(PAUSES_S), "pause")])
         if index == 2 and turn == 0:
             self.saves(Names.locked("job"))
             return
@@ -54,7 +54,7 @@ class Periods(Workload):
         fails = self.pick(3, "failure") == 1
         try:
             with self.history.held(run.lock, row):
-                runtime.current.sleep(2.0)
+                runtime.sleep(2.0)
                 if not fails:
                     self.ended.add(run.ticket)
         finally:

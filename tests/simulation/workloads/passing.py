@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
 from pynamo_locking._locks.tokens import Token
 from tests.simulation.checkers.base import Violation
 from tests.simulation.models import Account
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from pynamo_locking import Lock
@@ -49,7 +49,7 @@ class Passing(Workload):
                     self.detach(lock)
             finally:
                 self.leave(lock)
-            runtime.current.sleep(_PAUSE_S)
+            runtime.sleep(_PAUSE_S)
 
     def leave(self, lock: Lock[Any]) -> None:
         """Give the lock back, unless it was detached."""
