@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings, locked_all
-from pynamo_locking._io import wakeups
 from tests.support import runtime
 from tests.support.cancelling import Cancelled, ended
+from tests.support.local_wakeups import mailboxes
 from tests.support.wire import on
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
@@ -42,7 +42,7 @@ def _no_complaints(caplog):
     gc.collect()
     until(lambda: not has_threads(), "the threads to leave")
     assert complaints(caplog) == []
-    assert wakeups._mailboxes == {}
+    assert mailboxes() == []
 
 
 @pytest.fixture
@@ -71,8 +71,7 @@ def has_threads() -> bool:
 
 def has_sleeper() -> bool:
     """Whether a task waits for a release."""
-    boxes = [box for boxes in wakeups._mailboxes.values() for box in boxes]
-    return any(box.on_wakeup for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
+    return any(box.on_wakeup for box in (*mailboxes(), *(each.mailbox for each in in_line(Plain, "a"))))
 
 
 async def locks() -> None:

@@ -9,7 +9,6 @@ from tests.simulation.workloads.base import Workload, place
 from tests.support import runtime
 
 if TYPE_CHECKING:
-    from pynamo_locking._recipes.once import Once
     from tests.simulation.history import History
 
 #: So short that the parties of a run see a few.
@@ -63,7 +62,7 @@ class Periods(Workload):
     def pick(self, count: int, what: str) -> int:
         return self.history.scheduler._choices.pick(count, what)
 
-    def end(self, once: Once[Any], ticket: int, *, fails: bool) -> None:
+    def end(self, once: Any, ticket: int, *, fails: bool) -> None:
         """Leave the block of a run. One that fails hears of its own error, and not of a lost lock."""
         error = RuntimeError("the job has failed") if fails else None
         with self.history.taking("failure" if fails else "release", place(Names, "job"), ticket) as done:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._io import concurrency
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 from pynamo_locking_testing._engine import loop
 from tests.simulation.checkers.base import Violation
@@ -109,7 +108,7 @@ class Tasks(Workload):
         with self.atask("save", lock) as done:
             item = await lock.aitem()
             self.append(item, done.number)
-            await concurrency.to_the_end(item.save)
+            await item.asave()
 
     @contextlib.contextmanager
     def atask(self, kind: str, lock: Lock[Any]) -> Iterator[Operation]:
