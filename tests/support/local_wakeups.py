@@ -33,9 +33,9 @@ def own_wakeups() -> Iterator[Path]:
         until(lambda: wakeups.listener._socket is None, "the end of the thread that listens")
 
 
-def mailboxes() -> list[wakeups.Mailbox]:
-    """Return where the waiters of this process sleep."""
-    return [box for boxes in wakeups._mailboxes.values() for box in boxes]
+def mailboxes() -> list[list[wakeups.Mailbox]]:
+    """Return where the waiters of this process sleep, for each lock that has or had any."""
+    return list(wakeups._mailboxes.values())
 
 
 def names(folder: Path) -> list[str]:

@@ -19,7 +19,6 @@ __all__ = [
     "changed",
     "event",
     "installed",
-    "is_real",
     "monotonic",
     "no_thread_starts",
     "process",
@@ -60,11 +59,6 @@ def spawn(target: Callable[[], None], name: str) -> None:
 def process() -> Any:
     """Return the simulated process that runs."""
     return runtime.current.process  # type: ignore[attr-defined]
-
-
-def is_real() -> bool:
-    """Tell whether it is the world that the package begins with."""
-    return type(runtime.current) is Runtime
 
 
 @contextmanager

@@ -71,7 +71,8 @@ def has_threads() -> bool:
 
 def has_sleeper() -> bool:
     """Whether a task waits for a release."""
-    return any(box.on_wakeup for box in (*mailboxes(), *(each.mailbox for each in in_line(Plain, "a"))))
+    boxes = [box for of_lock in mailboxes() for box in of_lock]
+    return any(box.on_wakeup for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
 
 
 async def locks() -> None:
