@@ -18,7 +18,6 @@ from pynamodb.models import Model
 import pynamo_locking
 import pynamo_locking_testing
 from pynamo_locking import batches, exceptions, inspection, intervals, recipes, transactions, unique
-from pynamo_locking._models.attributes import PlacedMixin
 
 pytestmark = pytest.mark.core
 
@@ -117,6 +116,9 @@ NOT_AWAITED = {
     **dict.fromkeys((f"get_{each}_kwargs_from_instance" for each in ("save", "update", "delete")), "for PynamoDB"),
 }
 
+#: What a model has its methods from.
+MIXINS = pynamo_locking.LockableMixin, pynamo_locking.VersionedMixin, intervals.IntervalMixin
+
 
 def blocking_methods():
     """Every public method of models and locks that is not an awaited form, with the first class that has it."""
@@ -124,7 +126,7 @@ def blocking_methods():
     for path, _ in public_functions():
         owner, _, name = path.rpartition(".")
         thing = THINGS.get(owner)
-        if inspect.isclass(thing) and issubclass(thing, (PlacedMixin, pynamo_locking.Lock, intervals.Intervals)):
+        if inspect.isclass(thing) and issubclass(thing, (*MIXINS, pynamo_locking.Lock, intervals.Intervals)):
             is_property = isinstance(inspect.getattr_static(thing, name), property)
             is_awaited_form = name.startswith("a") and hasattr(thing, name[1:])
             if not is_property and not is_awaited_form and name not in NOT_AWAITED:
@@ -140,7 +142,7 @@ def test_every_method_that_blocks_has_an_awaited_form(owner, name):
     assert inspect.iscoroutinefunction(awaited) or inspect.isasyncgenfunction(awaited) or name == "chunks"
     assert [*inspect.signature(awaited).parameters] == [*inspect.signature(blocking).parameters]
     assert f"`{name}`" in awaited.__doc__
-    if issubclass(owner, PlacedMixin) and not issubclass(owner, Model):
+    if issubclass(owner, MIXINS) and not issubclass(owner, Model):
         assert f"a{name}" in set().union(*(vars(base).get("_reserved_names", ()) for base in owner.__mro__))
 
 

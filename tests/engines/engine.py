@@ -17,7 +17,6 @@ from moto.core import models as moto_models
 from moto.core.botocore_stubber import BotocoreStubber
 from pynamodb.models import Model
 
-from pynamo_locking._models.tables import OwnTable
 from tests.engines import descriptions, one_table
 from tests.engines.memory import TappedMemory
 from tests.engines.servers import Servers, StartError
@@ -162,7 +161,7 @@ class Engine:
     def _bind(self, model: type[Model], table: str | None = None) -> None:
         meta: Any = model.Meta
         own: Any = model
-        if one_table.is_wanted() and issubclass(model, OwnTable) and table is None:
+        if one_table.is_wanted() and issubclass(model, one_table.SHAREABLE) and table is None:
             self._cleanup.enter_context(one_table.sharing(own))
             if self._shared is None:
                 self._shared = self.create_table(range_type="S")

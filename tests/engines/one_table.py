@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.attributes import Attribute, AttributeContainerMeta
 
+from pynamo_locking import NamedLock, TransactionTable
+from pynamo_locking.unique import UniqueTable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking._models.tables import OwnTable
+    from pynamodb.models import Model
+
 
 #: When set, `Engine.bind` puts the locks, transactions and guards of a test into one table, beside other items.
 VARIABLE: Final = "ONE_TABLE"
+
+#: Whose rows can be among others.
+SHAREABLE: Final = NamedLock, TransactionTable, UniqueTable
 
 OTHERS: Final = 50
 
@@ -25,7 +32,7 @@ def is_wanted() -> bool:
 
 
 @contextmanager
-def sharing(model: type[OwnTable]) -> Iterator[None]:
+def sharing(model: type[Model]) -> Iterator[None]:
     """Make a class one in a table of other items, as if its Meta had said so."""
     meta: Any = model.Meta
     made: Any = model

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking import Lock
-    from pynamo_locking._locks.local_queue import LocalWaiter
     from pynamo_locking_testing._engine.network import Place
     from pynamo_locking_testing._engine.scheduler import Actor, Scheduler
 
@@ -179,7 +178,7 @@ class History:
     timeouts: int = 0
     losses: int = 0
     broken: set[tuple[Place, int]] = field(default_factory=set)
-    lines: WeakKeyDictionary[LocalWaiter, Line] = field(default_factory=WeakKeyDictionary)
+    lines: WeakKeyDictionary[Any, Line] = field(default_factory=WeakKeyDictionary)
     resolves: bool = False
     _current: dict[Actor, Operation] = field(default_factory=dict)
 
@@ -250,10 +249,10 @@ class History:
             else:
                 self._current[me] = outer
 
-    def lining_up(self, join: Callable[[LocalWaiter], bool]) -> Callable[[LocalWaiter], bool]:
+    def lining_up(self, join: Callable[[Any], bool]) -> Callable[[Any], bool]:
         """Return a function that lines a caller up, and notes when."""
 
-        def noted(caller: LocalWaiter) -> bool:
+        def noted(caller: Any) -> bool:
             began = self.scheduler.moment()
             leads = join(caller)
             self.lines[caller] = Line(began, self.scheduler.moment())

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking_testing._engine.faults import Fault
-from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
+from tests.simulation.checkers.by_hand import LOCKED, History, belief, grant, judged, judging, locked, log, refused
 from tests.simulation.checkers.locks import OneHolder
 from tests.simulation.history import Line, Told
 from tests.simulation.plans import Plan
@@ -187,8 +186,7 @@ def test_told_loss_needs_the_document() -> None:
 
 def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     """Report a lock with ticket 1, and what its holder's entry believes."""
-    ownership = EntryOwnership("e1", 1, 1, reason=reason if is_lost else "")
-    held = SimpleNamespace(entry=SimpleNamespace(id="e1", ticket=1), ownership=ownership)
+    held = SimpleNamespace(entry=SimpleNamespace(id="e1", ticket=1), ownership=belief(reason if is_lost else ""))
     grant(history, 1).lock = SimpleNamespace(_handle=SimpleNamespace(entry=held))
 
 

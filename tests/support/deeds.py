@@ -45,7 +45,7 @@ def deeds(operation: str, kwargs: Mapping[str, Any]) -> list[str]:
     if operation == "TransactWriteItems":
         actions = [next(iter(each.values())) for each in kwargs["TransactItems"]]
         headers = [each for each in actions if "from" in str(each.get("ConditionExpression"))]
-        if any("'committed'" in str(each) for each in headers):
+        if any("'committed'" in str(each) or "'finished'" in str(each) for each in headers):
             return ["decision"]
         return [_of_write("UpdateItem", each) for each in actions if each not in headers]
     return [_of_write(operation, kwargs)] if operation in ("PutItem", "UpdateItem", "DeleteItem") else []

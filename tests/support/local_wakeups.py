@@ -33,6 +33,11 @@ def own_wakeups() -> Iterator[Path]:
         until(lambda: wakeups.listener._socket is None, "the end of the thread that listens")
 
 
+def mailboxes() -> list[list[wakeups.Mailbox]]:
+    """Return where the waiters of this process sleep, for each lock that has or had any."""
+    return list(wakeups._mailboxes.values())
+
+
 def names(folder: Path) -> list[str]:
     """Return the names of the processes that listen."""
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

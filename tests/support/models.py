@@ -120,3 +120,8 @@ class Device(LockableModel):
     state = UnicodeAttribute(null=True)
     total = NumberAttribute(default=0)
     version = StockVersionAttribute()
+
+
+def key_of(item: Model) -> tuple[Any, Any]:
+    """Return the hash key and the range key of an item; None for no range key."""
+    return getattr(item, str(item._hash_keyname)), item._range_keyname and getattr(item, item._range_keyname)

@@ -14,8 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import LockSettings, NamedLock
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost
+from tests.support import runtime
 from tests.support.crew import Child, Log, Places, use
 
 if TYPE_CHECKING:
@@ -53,14 +53,13 @@ def _machine(
     """Ask for a run, and do the job if it is ours."""
     use(places)
     log = Log(path)
-    runtime.install(Shifted(ahead_s))
 
     def note(event: str, **facts: Any) -> None:
         log.note({"event": event, "machine": number, **facts})
 
     once = Jobs.once("nightly", period=PERIOD_S)
     try:
-        with once as run:
+        with runtime.installed(Shifted(ahead_s)), once as run:
             facts = {"period": run.period_begins.timestamp()}
             if run:
                 note("began", ticket=run.ticket, **facts)

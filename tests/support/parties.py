@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,12 +31,8 @@ class ShiftedRuntime(runtime.Runtime):
 @contextmanager
 def shifted_clock() -> Iterator[ShiftedRuntime]:
     """Run the block with clocks that `shift` seconds can be added to."""
-    real, world = runtime.current, ShiftedRuntime()
-    runtime.install(world)
-    try:
+    with runtime.installed(ShiftedRuntime()) as world:
         yield world
-    finally:
-        runtime.install(real)
 
 
 class _Hasty(runtime.Runtime):
@@ -47,12 +43,8 @@ class _Hasty(runtime.Runtime):
 @contextmanager
 def without_pauses() -> Iterator[None]:
     """Run the block without our pauses between attempts: the order of events stays what it is."""
-    real = runtime.current
-    runtime.install(_Hasty())
-    try:
+    with runtime.installed(_Hasty()):
         yield
-    finally:
-        runtime.install(real)
 
 
 @contextmanager

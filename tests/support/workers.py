@@ -34,6 +34,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttrib
 
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite
 from pynamo_locking._locks import local_queue
+from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import LockLost
 from tests.support.crew import Child, Places, die_with, ending, places_of, use
 from tests.support.models import declare, meta
@@ -125,6 +126,11 @@ def until_queued(model: Any, key: str, count: int) -> list[int]:
         return found if len(found) == count else None
 
     return until(tickets, f"{count} entries in the queue of {key}") or []
+
+
+def steps_of(lock: Any) -> Any:
+    """Return the steps of taking a lock, which a test makes one by one."""
+    return Acquisition(lock._handle.target.row, lock._handle.options).steps()
 
 
 def in_line(model: Any, key: str) -> list[local_queue.LocalWaiter]:

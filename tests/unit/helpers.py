@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +14,14 @@ from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry
 from pynamo_locking._io import runtime, wakeups
 from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking._locks import context
 from pynamo_locking._locks.held_lock import HeldEntry
 from tests.support.models import declare
+from tests.support.runtime import installed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pynamo_locking._io.lock_record import LockRow
 
 #: Hypothesis, the same examples in every run, however long they take.
@@ -65,10 +70,17 @@ def opened(row: LockRow) -> Mailbox:
 
 def own_entry(key: str = "a-1", *, started: float | None = None, **facts: Any) -> HeldEntry:
     """Our granted entry in the queue of an account."""
-    from pynamo_locking._io import runtime
-
     at = runtime.current.monotonic() if started is None else started
     return HeldEntry(row(key), entry(**facts), at, 0, FREE.since, {"account_id": {"S": key}})
+
+
+@contextmanager
+def held_here(own: HeldEntry) -> Iterator[HeldEntry]:
+    """Let the context of the block hold an entry."""
+    context.add(own)
+    yield own
+    own.ended()
+    context.remove(own)
 
 
 @pytest.fixture
@@ -99,6 +111,5 @@ class Crowded(runtime.Runtime):
 @pytest.fixture
 def crowded():
     """Let no more than that many threads be started from now on."""
-    real = runtime.current
-    yield lambda threads: runtime.install(Crowded(threads))
-    runtime.install(real)
+    with ExitStack() as stack:
+        yield lambda threads: stack.enter_context(installed(Crowded(threads)))

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import transactional
-from pynamo_locking._io import runtime
 from pynamo_locking.contrib.messages import durable_key
 from pynamo_locking.exceptions import InvalidInput
 from pynamo_locking.recipes import IdempotencyTable, idempotent
+from tests.support import runtime
 from tests.support.models import declare
 from tests.support.pages import blocks_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.engines.engine import Engine
 
 runner = pytest.importorskip("aws_durable_execution_sdk_python_testing", reason="its SDK needs Python 3.11")
@@ -42,14 +44,14 @@ def pay_in(tx: Any, key: str, amount: int) -> int:
 
 
 @pytest.fixture
-def later(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> list[timedelta]:
+def later(memory: Engine) -> Iterator[list[timedelta]]:
     """By how much the clock is ahead, in its last element."""
     memory.bind(Calls, Account)
     Account("a-1", balance=100).save()
     ahead = [timedelta()]
     now = lambda: int((time.time() + ahead[-1].total_seconds()) * 1000)  # noqa: E731
-    monkeypatch.setattr(runtime.current, "time_ms", now, raising=False)
-    return ahead
+    with runtime.changed(time_ms=now):
+        yield ahead
 
 
 def run(handler: Any, event: object = None) -> Any:

@@ -7,14 +7,16 @@ import gc
 import itertools
 import signal
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from pynamo_locking import LockSettings, locked_all
-from pynamo_locking._io import runtime, wakeups
+from tests.support import runtime
 from tests.support.cancelling import Cancelled, ended
+from tests.support.local_wakeups import mailboxes
 from tests.support.wire import on
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
@@ -40,7 +42,7 @@ def _no_complaints(caplog):
     gc.collect()
     until(lambda: not has_threads(), "the threads to leave")
     assert complaints(caplog) == []
-    assert wakeups._mailboxes == {}
+    assert mailboxes() == []
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def has_threads() -> bool:
 
 def has_sleeper() -> bool:
     """Whether a task waits for a release."""
-    boxes = [box for boxes in wakeups._mailboxes.values() for box in boxes]
+    boxes = [box for of_lock in mailboxes() for box in of_lock]
     return any(box.on_wakeup for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
 
 
@@ -284,21 +286,17 @@ def test_a_loop_that_is_closed_under_its_tasks(memory, caplog, when):
 
 
 @pytest.mark.parametrize("way", [locks, edits])
-async def test_no_thread_can_be_started(memory, monkeypatch, way):
+async def test_no_thread_can_be_started(memory, way):
     """The holder saves and gives back all the same; who waits hears of it, and its entry is removed."""
-
-    def no_thread(*_: Any, **__: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    async with Plain.edit("a", settings=DEAF) as item:
-        waiter = asyncio.ensure_future(way())
-        while not has_sleeper():  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0)
-        until(lambda: not has_threads(), "the threads to leave")
-        monkeypatch.setattr(runtime.current, "spawn", no_thread)
-        item.value = 7
-    with pytest.raises(RuntimeError, match="start new thread"):
-        await waiter
-    monkeypatch.undo()
+    with ExitStack() as stack:
+        async with Plain.edit("a", settings=DEAF) as item:
+            waiter = asyncio.ensure_future(way())
+            while not has_sleeper():  # noqa: ASYNC110 - no event for it
+                await asyncio.sleep(0)
+            until(lambda: not has_threads(), "the threads to leave")
+            stack.enter_context(runtime.no_thread_starts())
+            item.value = 7
+        with pytest.raises(RuntimeError, match="start new thread"):
+            await waiter
     assert state() == []
     assert Plain.get("a").value == 7

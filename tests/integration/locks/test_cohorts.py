@@ -16,16 +16,27 @@ import pytest
 from pynamo_locking import LockSettings
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import QueueEntry
-from pynamo_locking._io import lock_requests, runtime
+from pynamo_locking._io import lock_requests
 from pynamo_locking._io.concurrency import TO_THREADS
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
-from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ItemNotFound, LockLost, LockTimeout
 from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import with_item
+from tests.support import runtime
 from tests.support.wire import Chosen, count_requests, on
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued
+from tests.support.workers import (
+    PATIENCE,
+    Beside,
+    Locks,
+    Plain,
+    Versioned,
+    in_line,
+    steps_of,
+    until,
+    until_in_line,
+    until_queued,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,7 +237,7 @@ def test_a_caller_that_is_called_to_lead_is_not_woken_in_the_queue(plain_item):
 
     def acquisition(settings: LockSettings) -> Any:
         lock = Plain.locked("a", settings=settings)
-        return Acquisition(lock._handle.target.row, lock._handle.options).steps()
+        return steps_of(lock)
 
     def granted(steps: Any) -> Any:
         with pytest.raises(StopIteration) as done:
@@ -404,13 +415,13 @@ def test_threads_and_tasks_are_in_one_line(plain_item):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
-async def test_tasks_leave_the_line_in_their_loop(plain_item, monkeypatch, how):
+async def test_tasks_leave_the_line_in_their_loop(plain_item, how):
     """Cancelled or timed out, they make no request and start no thread, however many there are."""
-    lock, started, start = Plain.locked("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
+    lock, started = Plain.locked("a", settings=ALONE).acquire(), list[str]()
 
-    def spawn(world: runtime.Runtime, target: Callable[[], None], name: str) -> None:
+    def spawn(target: Callable[[], None], name: str) -> None:
         started.append(name)
-        start(world, target, name)
+        runtime.Runtime().spawn(target, name)
 
     async def work(wait: float) -> None:
         async with Plain.edit("a", settings=LAZY, wait=wait):
@@ -422,12 +433,10 @@ async def test_tasks_leave_the_line_in_their_loop(plain_item, monkeypatch, how):
     if how == "cancelled":
         await asyncio.to_thread(until_in_line, Plain, "a", 100)
     gc.collect()  # what other tests have left behind is removed by a thread
-    monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
-    with count_requests() as counted:
+    with runtime.changed(spawn=spawn), count_requests() as counted:
         for task in tasks if how == "cancelled" else ():
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-    monkeypatch.undo()
     assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
     assert how == "cancelled" or all("other callers of this process were first" in str(error) for error in ended)
     assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
@@ -612,15 +621,14 @@ def test_a_leader_that_comes_late_leads_if_nobody_does(plain_item, clock):
         local_queue.abandon(waiter)
 
 
-def test_an_interrupt_while_the_next_caller_is_chosen(plain_item, monkeypatch):
+def test_an_interrupt_while_the_next_caller_is_chosen(plain_item):
     """The leader has left, and the next look of any caller completes the change."""
     first, second, third = local_waiters(3)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runtime.current, "monotonic", interrupted)
+    with runtime.changed(monotonic=interrupted), pytest.raises(KeyboardInterrupt):
         local_queue.let_next_lead(first)
     assert not local_queue.is_leading(third)
     assert local_queue.is_leading(second)

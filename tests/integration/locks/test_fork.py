@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
+from tests.integration.telemetry.forked import in_child
 from tests.support.workers import Beside, Plain, Versioned, crew, until_next_beat, until_queued
 
 pytestmark = [pytest.mark.waits, pytest.mark.processes]
@@ -83,17 +83,21 @@ def test_child_cannot_take_the_lock_object_that_its_parent_holds(memory):
     """It was counted as taken twice then: the second time could not be had any more, and the first was no loss."""
     bind(memory, Plain, "a")
     lock = Plain.locked("a").acquire()
-    lock._handle.entry.leave_to_parent()  # type: ignore[union-attr]
-    local_queue._forget_after_fork()
-    Plain.break_lock("a", ticket=lock.ticket)  # the parent has left
-    with pytest.raises(LockLost, match="take one here"):
-        lock.acquire()
-    assert Plain.lock_state("a").entries == ()
-    with pytest.raises(LockLost):
-        lock.release()
-    for _ in range(2):
-        with lock:
-            assert lock.is_held
+
+    def child() -> str:
+        Plain.break_lock("a", ticket=lock.ticket)  # the parent has left
+        with pytest.raises(LockLost, match="take one here"):
+            lock.acquire()
+        assert Plain.lock_state("a").entries == ()
+        with pytest.raises(LockLost):
+            lock.release()
+        for _ in range(2):
+            with lock:
+                assert lock.is_held
+        return "right"
+
+    assert in_child(child) == "right"
+    lock.release()
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking_testing import VirtualClock
+from tests.support import runtime
 from tests.support.models import Account
 from tests.support.wire import Chosen, count_requests, on
 from tests.support.workers import until
@@ -46,14 +46,9 @@ def test_a_release_without_any_answer_is_gone_on_with(clock):
     until(lambda: Account.lock_state("a").entries == (), "the removal of the entry")
 
 
-def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(clock, monkeypatch):
+def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(clock):
     """If no thread can be started, the entry is removed again and no thread renews it."""
-
-    def spawn(*_, **__):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
-        patch.setattr(runtime.current, "spawn", spawn)
+    with runtime.no_thread_starts(), pytest.raises(RuntimeError, match="new thread"):
         Account.locked("a").acquire()
     assert Account.lock_state("a").entries == ()
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking._io import runtime
-from pynamo_locking._locks.acquire import Acquisition
+from tests.support import runtime
 from tests.support.local_wakeups import names, own_wakeups, throw
 from tests.support.wire import count_requests, intercepted
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Remote, crew, until, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Remote, crew, steps_of, until, until_queued
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,7 +183,7 @@ def test_a_waiter_that_is_woken_seldom_looks(dynoxide, folder, model):
     )
     with crew(dynoxide, 1, Locks, model) as [holder]:
         holder.call("enter", model, "a", settings=LAZY)
-        steps = Acquisition(waiting._handle.target.row, waiting._handle.options).steps()
+        steps = steps_of(waiting)
         next(steps)
         pauses = [next(steps).seconds]
         of_holder = folder / runtime.process_of(model.lock_state("a").entries[0].id)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings, events, locked_all
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking_testing import VirtualClock, lose_lock
+from tests.support import runtime
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
 from tests.support.workers import until_queued
@@ -40,7 +40,7 @@ def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, l
 
     The other's thread is one of the runtime: virtual time does not go on without it, however busy the machine is.
     """
-    heard, granted, is_over = list[tuple[str, float]](), list[float](), runtime.current.event()
+    heard, granted, is_over = list[tuple[str, float]](), list[float](), runtime.event()
 
     def wait() -> None:
         with Locks.locked("job", wait=math.inf, settings=APART):
@@ -51,7 +51,7 @@ def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, l
         heard.append((reason, clock.elapsed))
 
     lock = Locks.locked("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
-    runtime.current.spawn(wait, "waiter")
+    runtime.spawn(wait, "waiter")
     yield lock, heard, granted
     assert is_over.wait(60)
     with pytest.raises(LockLost):
@@ -157,7 +157,7 @@ def test_the_next_caller_of_this_process(clock):
 
 def test_it_counts_from_the_grant(clock):
     """Work that waited for long has its whole time from then on, although its entry was renewed before."""
-    found, is_over = list[bool](), runtime.current.event()
+    found, is_over = list[bool](), runtime.event()
 
     def wait() -> None:
         with Locks.locked("job", lease=LEASE, max_hold=LEASE, settings=APART) as lock:
@@ -166,7 +166,7 @@ def test_it_counts_from_the_grant(clock):
         is_over.set()
 
     with Locks.locked("job", settings=APART):
-        runtime.current.spawn(wait, "waiter")
+        runtime.spawn(wait, "waiter")
         clock.sleep(LEASE * 1.25)  # renewals are due after each third
     assert is_over.wait(60)
     assert found == [True]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pynamo_locking import events
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking_testing import VirtualClock
+from tests.support import runtime
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 
@@ -33,7 +33,7 @@ def test_seed_000_created_at_of_a_queued_lock_row(engine):
     """Seed 000, "creating queued lock row": `createdAt` and `expiresAt`, for a holder and for a waiter."""
     engine.bind(Locks)
     with shifted_clock() as clock, Locks.locked("job", heartbeat=False, settings=APART) as lock:
-        began_ms = runtime.current.time_ms()
+        began_ms = runtime.time_ms()
         clock.shift += 300
         with held_elsewhere(Locks.locked("beside", heartbeat=False)):
             pass  # another lock has a queue of its own
@@ -56,14 +56,14 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
 
     It is one of the runtime: virtual time does not go on without it, however busy the machine is.
     """
-    is_over = runtime.current.event()
+    is_over = runtime.event()
 
     def wait() -> None:
         with Account.locked("a", owner="second", wait=10_000, settings=settings):
             clock.sleep(90)
         is_over.set()
 
-    runtime.current.spawn(wait, "waiter")
+    runtime.spawn(wait, "waiter")
     yield
     assert is_over.wait(600)
 
@@ -137,9 +137,9 @@ def test_seed_003_when_a_lock_ends_can_be_read(engine):
             clock.shift += 20
             lock.renew()
             assert ends_at() >= first + 19_000
-        assert ends_at() > runtime.current.time_ms()
+        assert ends_at() > runtime.time_ms()
         clock.shift += 40
-        assert ends_at() < runtime.current.time_ms()
+        assert ends_at() < runtime.time_ms()
         Locks.get("job").save()
         assert "lease_ends" in row()
 

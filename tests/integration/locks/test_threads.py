@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking._io import runtime
-from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import bind
+from tests.support import runtime
 from tests.support.parties import in_thread
 from tests.support.wire import count_requests, on
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_in_line, until_queued
@@ -116,10 +115,12 @@ def test_release_wakes_the_first_of_the_queue(memory, model):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])
-def test_exception_while_waiting(plain_item, monkeypatch, error):
+def test_exception_while_waiting(plain_item, error):
     """Whatever is raised in a thread that waits, its entry leaves the queue with it."""
 
-    def raising(mailbox: Mailbox, timeout: float) -> None:
+    def raising(condition: threading.Condition, timeout: float | None) -> bool:
+        if threading.current_thread().name.startswith("pynamo-locking"):
+            return bool(condition.wait(timeout))
         assert len(Plain.lock_state("a").entries) == 2
         raise error("while waiting")
 
@@ -127,9 +128,9 @@ def test_exception_while_waiting(plain_item, monkeypatch, error):
         with pytest.raises(error, match="while waiting"):
             Plain.locked("a").acquire()
 
-    monkeypatch.setattr(Mailbox, "wait", raising)
     with Plain.locked("a", settings=APART) as lock:
-        in_threads(1, wait)
+        with runtime.changed(wait=raising):
+            in_threads(1, wait)
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
 
 

@@ -14,10 +14,10 @@ from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, Un
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute, VersionedMixin
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
 from pynamo_locking_testing import VirtualClock
 from tests.integration.models.conftest import join_batch_workers
+from tests.support import runtime
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.statements import (
@@ -367,7 +367,7 @@ def test_where_statements_are_refused_each_write_is_a_request(memory, monkeypatc
     [told] = [record.getMessage() for record in caplog.records]
     assert reason in told
     with VirtualClock() as clock:
-        clock.jump(runtime.current.monotonic() + 301)
+        clock.jump(runtime.monotonic() + 301)
         with count_requests() as counted:
             assert not any(batch_of([Plain("q", number) for number in range(9)]))
     assert counted.by_operation == {BATCH: 1}
@@ -438,10 +438,9 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):
                 raise KeyboardInterrupt
             return super().wait(condition, 0.001)
 
-    real = runtime.current
-    runtime.install(Interrupted())
     try:
         with (
+            runtime.installed(Interrupted()),
             answering(monkeypatch, denied),
             on("PutItem").lose_response(linger),
             pytest.raises(KeyboardInterrupt),
@@ -454,7 +453,6 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):
         assert isinstance(told[0], OutcomeUnknown), f"the write is applied, and its result says: {told[0]}"
         assert isinstance(told[1], Conflict), f"the write was not begun, and its result says: {told[1]}"
     finally:
-        runtime.install(real)
         may_end.set()
         join_batch_workers()
 

@@ -6,7 +6,7 @@ import itertools
 import pickle
 import signal
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.exceptions import PutError
 
 from pynamo_locking import TransactWrite, VersionedMixin, locked_all
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
@@ -27,6 +26,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from tests.integration.models.conftest import join_batch_workers
+from tests.support import runtime
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 from tests.support.transaction_models import make_long_from
@@ -464,7 +464,7 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, alone, trans
 
 
 @MODES
-def test_an_interrupt_while_the_workers_are_being_started(memory, monkeypatch, transactions):
+def test_an_interrupt_while_the_workers_are_being_started(memory, transactions):
     """The first may have begun by then: what it writes is reported, and it does not go on in the background."""
     memory.bind(Row)
 
@@ -474,13 +474,14 @@ def test_an_interrupt_while_the_workers_are_being_started(memory, monkeypatch, t
             if name == "pynamo-locking-batch":  # not the heartbeat, which may still watch locks of other tests
                 raise KeyboardInterrupt
 
+    stack = ExitStack()
     try:
         with pytest.raises(KeyboardInterrupt), Row.guarded_batch(transactions=transactions, workers=2) as batch:
             for name in names(250):
                 batch.save(Row(name))
-            monkeypatch.setattr(runtime, "current", Interrupted())
+            stack.enter_context(runtime.installed(Interrupted()))
     finally:
-        monkeypatch.undo()
+        stack.close()
         join_batch_workers()
     assert {result.item.pk for result in batch.results if result.is_applied} == set(versions(Row))
 

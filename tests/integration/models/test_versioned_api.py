@@ -13,8 +13,8 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, ItemLocked, OutcomeUnknown, StaleVersion
+from tests.support import runtime
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.versioned_models import connection_of, item_of
@@ -60,10 +60,8 @@ class Sleepless(runtime.Runtime):
 
 @pytest.fixture
 def world():
-    real, sleepless = runtime.current, Sleepless()
-    runtime.install(sleepless)
-    yield sleepless
-    runtime.install(real)
+    with runtime.installed(Sleepless()) as sleepless:
+        yield sleepless
 
 
 def together(model: type[Any] = Doc) -> TransactWrite:

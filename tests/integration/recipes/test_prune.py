@@ -12,8 +12,8 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import NamedLock
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
+from tests.support import runtime
 from tests.support.models import Locks, declare
 from tests.support.parties import abandoned, shifted_clock
 from tests.support.wire import Send, intercepted
@@ -39,7 +39,7 @@ def world(cheap: Engine) -> Iterator[ShiftedRuntime]:
 def dated(send: Send, _: str, __: dict[str, Any]) -> Any:
     """Answer at the time that it is here."""
     answer = send()
-    answer["ResponseMetadata"]["HTTPHeaders"]["date"] = formatdate(runtime.current.time_ms() / 1000, usegmt=True)
+    answer["ResponseMetadata"]["HTTPHeaders"]["date"] = formatdate(runtime.time_ms() / 1000, usegmt=True)
     return answer
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking._io.runtime import logger
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking.transactions import Transaction
 from pynamo_locking_testing import VirtualClock
@@ -101,6 +100,6 @@ def test_the_id_of_a_transaction_that_was_left(
 def test_a_failure_of_a_request_names_no_line_of_its_own(lines: pytest.LogCaptureFixture) -> None:
     """Arguments that are numbers stay numbers, and errors show what they are."""
     error = LockingError(FORGED)
-    logger.warning("%d of %s failed: %s (%r) after %.1f s", 3, FORGED, error, error, 0.25)
+    logging.getLogger("pynamo_locking").warning("%d of %s failed: %s (%r) after %.1f s", 3, FORGED, error, error, 0.25)
     [record] = lines.records
     assert record.getMessage() == f"3 of {SHOWN} failed: {SHOWN} ({error!r}) after 0.2 s"

@@ -16,11 +16,12 @@ from pynamodb.exceptions import PutError, PynamoDBException, VerboseClientError
 from pynamodb.signals import post_dynamodb_send
 
 from pynamo_locking import TransactWrite, events, transaction
-from pynamo_locking._io import runtime, transaction_record
+from pynamo_locking._io import transaction_record
 from pynamo_locking.events import Throttled
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.telemetry import logs
 from pynamo_locking_testing import VirtualClock, throttled
+from tests.support import runtime
 from tests.support.models import declare
 from tests.support.transaction_models import Purse, Transactions, make_long_from
 from tests.support.wire import Forward, on, tapped
@@ -276,10 +277,10 @@ def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: p
 
     struck: set[str] = set()
     written = "PutItem", "UpdateItem", "TransactWriteItems"
-    monkeypatch.setattr(runtime.Runtime, "mutex", lambda _: Counted())
     monkeypatch.setattr(transaction_record, "next_renewal", lambda *_: 0.0)
     make_long_from(monkeypatch, 2)
     with (
+        runtime.changed(mutex=Counted),
         events.subscribe(lambda event: told.append((event.operation, getattr(mine, "held", 0))), Throttled),
         on(*written, where=is_new).answer("ThrottlingException", always=True),
     ):

@@ -12,7 +12,6 @@ import pytest
 from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking import TransactWrite, transaction, transactional
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -23,6 +22,7 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.transactions import Transaction
 from pynamo_locking_testing import VirtualClock
+from tests.support import runtime
 from tests.support.deeds import die_at
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers, balance
@@ -435,7 +435,7 @@ def again_if_stale(party: Callable[[str], None], key: str) -> None:
 
 def in_other_thread(call: Callable[[], None]) -> None:
     """As `in_thread`, and wait by the clock of the package: time passes while the other one waits."""
-    done, errors = runtime.current.event(), list[BaseException]()
+    done, errors = runtime.event(), list[BaseException]()
 
     def run() -> None:
         try:

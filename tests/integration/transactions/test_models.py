@@ -9,9 +9,9 @@ import pytest
 from pynamodb.exceptions import PutError, TransactWriteError
 
 from pynamo_locking import transaction
-from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking.exceptions import ConfigurationError, Conflict
 from pynamo_locking_testing import VirtualClock
+from tests.support.models import key_of
 from tests.support.transaction_helpers import Expecting, add_fillers
 from tests.support.transaction_models import (
     Animal,
@@ -64,11 +64,11 @@ def test_models_of_all_sorts(concurrent_engine: Engine, path: str) -> None:
                 tx.save(item)
         with transaction() as tx:
             for item in items:
-                found = tx.get(model, *key_values_of(item))
+                found = tx.get(model, *key_of(item))
                 assert type(found) is model
                 tx.update(found, [changes[model]])
         for item in items:
-            again = model.get(*key_values_of(item), consistent_read=True)
+            again = model.get(*key_of(item), consistent_read=True)
             assert type(again) is model
             assert again.version == 2
             assert again.serialize()[changes[model].values[0].path[0]] in (
@@ -78,7 +78,7 @@ def test_models_of_all_sorts(concurrent_engine: Engine, path: str) -> None:
             )
         with transaction() as tx:
             for item in items:
-                tx.delete(tx.get(model, *key_values_of(item)))
+                tx.delete(tx.get(model, *key_of(item)))
         assert rows_of(model) == []
 
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import transaction
-from pynamo_locking._core.transactions import TransactionStatus
-from pynamo_locking._io import runtime, transaction_record
-from pynamo_locking._io.transaction_record import RecordTable
-from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.exceptions import StaleVersion, TransactionConflict
 from pynamo_locking.transactions import Transaction
 from pynamo_locking_testing import VirtualClock
-from tests.support.deeds import die_at
+from tests.support import runtime
+from tests.support.deeds import deeds, dying_at
+from tests.support.parties import in_thread
 from tests.support.transaction_helpers import committed_balances
 from tests.support.transaction_models import (
     Purse,
@@ -23,11 +21,12 @@ from tests.support.transaction_models import (
     make_long_from,
     marked_rows,
     purses,
+    survive,
 )
-from tests.support.wire import Send, intercepted
+from tests.support.wire import Send, intercepted, on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.engines.engine import Engine
 
@@ -49,19 +48,15 @@ def write_all(**options: Any) -> Transaction:
     return tx
 
 
-def commit(monkeypatch: pytest.MonkeyPatch, tx: Transaction, *, meanwhile: Callable[[], None]) -> None:
+def commit(tx: Transaction, *, meanwhile: Callable[[], None]) -> None:
     """Commit, and do something else when all marks are there, right before the decision."""
-    decide, calls = MultiRequestCommit._decide, [meanwhile]
-
-    def late(self: MultiRequestCommit) -> None:
-        while calls:
-            calls.pop()()
-        decide(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MultiRequestCommit, "_decide", late)
+    with on("TransactWriteItems", where=is_decision).before(meanwhile) as decisions:
         tx.commit()
-    assert not calls, "the commit was none of a long transaction"
+    assert decisions.hits, "the commit was none of a long transaction"
+
+
+def is_decision(body: Mapping[str, Any]) -> bool:
+    return deeds("TransactWriteItems", body) == ["decision"]
 
 
 @contextmanager
@@ -75,8 +70,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None] = lam
         sent.append((operation, kwargs))
         return send()
 
-    with intercepted(answer), monkeypatch.context() as patch:
-        patch.setattr(runtime.current, "sleep", lambda _: pytest.fail("it waits"))
+    with intercepted(answer), runtime.changed(sleep=lambda _: pytest.fail("it waits")):
         yield sent
 
 
@@ -116,7 +110,7 @@ def test_a_snapshot_neither_waits_nor_wounds(
         assert {operation for operation, _ in sent} == READS
 
     writer = write_all()
-    commit(monkeypatch, writer, meanwhile=look)
+    commit(writer, meanwhile=look)
     assert Transactions.outcome(writer.id) == "finished"
     with transaction(**options) as tx:
         assert seen(tx, [*OLD, "new0", "new4"]) == dict.fromkeys([*OLD, "new0", "new4"], 200)
@@ -134,7 +128,7 @@ def test_a_snapshot_costs_a_read_for_each_mark(monkeypatch: pytest.MonkeyPatch) 
             tx.commit()
         assert together(sent) == [3]
 
-    commit(monkeypatch, write_all(), meanwhile=look)
+    commit(write_all(), meanwhile=look)
 
 
 def test_who_only_reads_does_not_wait_at_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +142,7 @@ def test_who_only_reads_does_not_wait_at_the_commit(monkeypatch: pytest.MonkeyPa
             tx.commit()
         assert together(sent) == [3, 4]  # the marks are seen, and then their header
 
-    commit(monkeypatch, write_all(), meanwhile=look)
+    commit(write_all(), meanwhile=look)
 
 
 def test_a_writer_waits_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +164,7 @@ def test_a_writer_waits_still(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(TransactionConflict):
                 tx.commit()
 
-    commit(monkeypatch, write_all(), meanwhile=look)
+    commit(write_all(), meanwhile=look)
 
 
 def test_more_items_than_fit_into_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +183,7 @@ def test_more_items_than_fit_into_one_read(monkeypatch: pytest.MonkeyPatch) -> N
         assert all(not {_key(get) for get in read} & absent for read in reads[1:])
         assert {operation for operation, _ in sent} == READS
 
-    commit(monkeypatch, write_all(), meanwhile=look)
+    commit(write_all(), meanwhile=look)
 
 
 def _key(get: Any) -> str:
@@ -210,7 +204,7 @@ def test_marks_of_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
             assert seen(tx, keys) == dict.fromkeys(keys, 100)
         assert max(together(sent)) == 4
 
-    commit(monkeypatch, write_all(), meanwhile=lambda: commit(monkeypatch, other, meanwhile=look))
+    commit(write_all(), meanwhile=lambda: commit(other, meanwhile=look))
 
 
 def test_too_many_placeholders_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +222,7 @@ def test_too_many_placeholders_are_waited_for(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(TransactionConflict):
             checking.commit()
 
-    commit(monkeypatch, write_all(), meanwhile=look)
+    commit(write_all(), meanwhile=look)
     assert len(placeholders) == 2
 
 
@@ -250,7 +244,7 @@ def test_items_that_marks_have_made_too_large(monkeypatch: pytest.MonkeyPatch) -
         assert together(sent) == [21, 10, 11, 11, 12]
 
     make_long_from(monkeypatch)
-    commit(monkeypatch, writer, meanwhile=look)
+    commit(writer, meanwhile=look)
 
 
 # Whose order is fixed before the decision
@@ -272,7 +266,7 @@ def test_a_snapshot_does_not_look_past_early_checks(monkeypatch: pytest.MonkeyPa
             seen(tx, ["p3", "p0"])
         assert committed_balances("p0") == [100]
 
-    commit(monkeypatch, writer, meanwhile=look)
+    commit(writer, meanwhile=look)
     with transaction(isolation="snapshot") as tx:
         assert seen(tx, ["p3", "p0"]) == {"p3": 300, "p0": 200}
 
@@ -286,19 +280,27 @@ class Left:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         purses(5)
         tx = write_all()
-        die_at(monkeypatch, "decision", tx.commit)
+        with dying_at(monkeypatch, "decision") as process:
+            in_thread(lambda: survive(tx.commit))
+        self._decision = process.sent[-1]
         self.id = tx.id
-        self.record_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
         assert Transactions.outcome(tx.id) == "pending"
 
-    def decide(self, to: TransactionStatus) -> None:
-        """Turn the header."""
-        if to is TransactionStatus.ABORTED:
-            transaction_record.abort(self.record_table, self.id, "asked")
-            return
-        decision = transaction_record.decision(self.record_table, self.id, to)
-        self.record_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
+    def commit(self) -> None:
+        """Send the request at which its process died."""
+        Transactions._get_connection().connection.dispatch(*self._decision)
+
+    def abort(self) -> None:
+        """Store in its header that somebody has aborted it."""
+        change = {
+            "TableName": Transactions.Meta.table_name,
+            "Key": {"id": {"S": self.id}},
+            "UpdateExpression": "SET #state = :aborted",
+            "ExpressionAttributeNames": {"#state": "state"},
+            "ExpressionAttributeValues": {":aborted": {"S": "aborted"}},
+        }
+        Transactions._get_connection().connection.dispatch("UpdateItem", change)
 
 
 @pytest.fixture
@@ -314,7 +316,7 @@ def test_what_is_committed_in_between_is_seen(left: Left, monkeypatch: pytest.Mo
 
     def decide(number: int) -> None:
         if number == read:
-            left.decide(TransactionStatus.COMMITTED)
+            left.commit()
 
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
@@ -331,7 +333,7 @@ def test_what_is_aborted_in_between_changes_nothing(left: Left, monkeypatch: pyt
 
     def decide(number: int) -> None:
         if number == read:
-            left.decide(TransactionStatus.ABORTED)
+            left.abort()
 
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)

@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flask import Flask
 from pynamodb.exceptions import PutError
 
 from pynamo_locking import TransactWrite, transaction
-from pynamo_locking._items import versions
+from pynamo_locking.contrib.flask import etag, if_match
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, NotUnique, StaleVersion
 from tests.support.models import Locks
 from tests.support.transaction_models import Transactions, make_long_from
@@ -127,11 +128,12 @@ def test_a_copy_that_was_read_in_part(model: Any) -> None:
 def test_an_etag_names_a_version_and_no_values(model: Any) -> None:
     """So the item is read, and written if it still has the version."""
     model("a", email="x").save()
-    tag = versions.etag_of(model.get("a"))
-    versions.item_of([tag], model, "a", None).update([model.email.set("y")])
+    request_ = Flask(__name__).test_request_context(headers={"If-Match": f'"{etag(model.get("a"))}"'})
+    with request_:
+        if_match(model, "a").update([model.email.set("y")])
     assert rows() == {"y": "a"}
-    with pytest.raises(StaleVersion):
-        versions.item_of([tag], model, "a", None).update([model.email.set("z")])
+    with request_, pytest.raises(StaleVersion):
+        if_match(model, "a").update([model.email.set("z")])
 
 
 def test_transactions(model: Any) -> None:

@@ -6,7 +6,7 @@ The answers are made in the client; the engine only keeps the items.
 from __future__ import annotations
 
 import itertools
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -22,8 +22,8 @@ from pynamodb.exceptions import (
 )
 
 from pynamo_locking import TransactWrite, transaction
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import Conflict, LockLost, LockTimeout, OutcomeUnknown, TransactionConflict
+from tests.support import runtime
 from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
@@ -53,15 +53,9 @@ class Recording(runtime.Runtime):
         self.pauses.append(seconds)
 
 
-@contextmanager
 def recording():
     """Run the block with the longest pauses and without waiting."""
-    real, world = runtime.current, Recording()
-    runtime.install(world)
-    try:
-        yield world
-    finally:
-        runtime.install(real)
+    return runtime.installed(Recording())
 
 
 def transaction_of(model, add, **options):

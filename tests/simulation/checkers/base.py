@@ -10,7 +10,7 @@ from pynamo_locking._io import lock_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pynamo_locking._core.lock_queue import LockState, QueueEntry
+    from pynamo_locking.inspection import LockState, QueueEntry
     from pynamo_locking_testing._engine.network import Change, Image, Request
     from tests.simulation.history import Grant
     from tests.simulation.run import Run

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
+from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io import lock_record
 from pynamo_locking_testing._engine.faults import Fault
 from pynamo_locking_testing._engine.network import Change, Place
@@ -184,3 +185,8 @@ def judging(name: str, **plan: Any) -> tuple[History, Any]:
     """Return a run, and a checker that looks at it."""
     history = History(**plan)
     return history, history.checked_by(name)
+
+
+def belief(reason: str) -> EntryOwnership:
+    """Return what a holder believes of its entry "e1": held, or lost for that reason."""
+    return EntryOwnership("e1", 1, 1, reason=reason)

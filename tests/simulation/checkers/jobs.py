@@ -9,7 +9,7 @@ from tests.simulation.history import Told
 from tests.simulation.workloads.jobs import Periods
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.lock_queue import RunRecord
+    from pynamo_locking.recipes import RunRecord
     from pynamo_locking_testing._engine.network import Change, Request
     from tests.simulation.run import Run
 

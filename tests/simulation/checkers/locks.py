@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pynamo_locking._core.lock_queue import EVICTION_SLOTS
 from tests.simulation.checkers.base import Checker, content_of, handed_over, log_of, queue_of
 from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals_ahead
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking.inspection import LockState
     from pynamo_locking_testing._engine.network import Change, Image, Place, Request
     from tests.simulation.claims import Claimed, Queued
     from tests.simulation.history import Grant, Operation
     from tests.simulation.run import Run
+
+#: How many evictions leave a trace in a queue at the most.
+_MOST_TRACES: Final = 8
 
 
 class OneHolder(Checker):
@@ -182,7 +184,7 @@ class SoundQueue(Checker):
         tickets = [entry.ticket + i for entry in state.entries for i in range(entry.callers)]
         self.require(len(set(tickets)) == len(tickets), f"{place}: two entries with one ticket: {tickets}")
         self.require(all(ticket < state.next_ticket for ticket in tickets), f"{place}: next ticket is taken: {state}")
-        self.require(len(state.evicted) <= EVICTION_SLOTS, f"{place}: traces of evictions pile up")
+        self.require(len(state.evicted) <= _MOST_TRACES, f"{place}: traces of evictions pile up")
 
 
 class Fifo(Checker):

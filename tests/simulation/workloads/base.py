@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.exceptions import DoesNotExist
 
 from pynamo_locking import TransactWrite
-from pynamo_locking._io import runtime
 from pynamo_locking_testing._engine.network import Place
 from tests.simulation.history import Told
 from tests.simulation.models import BY_LOCK_ALONE, LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ class Workload:
         """Change an item under its lock."""
         with self.history.held(lock, self.row(lock)):
             if work_s:
-                runtime.current.sleep(work_s)
+                runtime.sleep(work_s)
             with self.history.operation("save", self.item(lock), ticket=lock.ticket) as done:
                 self.append_and_save(lock.item, done.number)
             self.take_back(lock, done)

@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamo_locking import transaction
-from pynamo_locking._io import runtime
 from tests.simulation.models import Called, Coin
 from tests.simulation.workloads.base import Workload, place
 from tests.simulation.workloads.transacting import LEASE_S
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Calls(Workload):
     def call(self, way: str, payload: str) -> Told:
         """Call in that way; note what came back, and the time by the caller's own clock before."""
         with self.history.operation("call") as done:
-            asked_ms = runtime.current.time_ms()
+            asked_ms = runtime.time_ms()
             done.value = asked_ms, payload, None, None
             call = Called.call(KEY, payload=payload, expires_after=self.keep_s)
             result = {"by": done.number, "way": way, "payload": payload}
@@ -72,7 +72,7 @@ class Calls(Workload):
         done.tickets = {row: call.lock.ticket}
         self.history.granted(call.lock, row)
         with self.history.held(call.lock, row):
-            runtime.current.sleep(1)
+            runtime.sleep(1)
             if way == BY_BOTH:
                 with transaction(lease=LEASE_S, workers=1, wait=100) as tx:
                     self.do(tx, done)
@@ -112,5 +112,5 @@ class ShortCalls(Calls):
 
     def party(self, index: int, turn: int) -> None:
         super().party(index, turn)
-        runtime.current.sleep(self.keep_s + 1 + 5 * index)
+        runtime.sleep(self.keep_s + 1 + 5 * index)
         super().party(index, turn)

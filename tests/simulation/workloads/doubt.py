@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pynamo_locking import TransactWrite
-from pynamo_locking._io import runtime
 from tests.simulation.models import Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 
 class IdleHolders(Workload):
@@ -18,7 +18,7 @@ class IdleHolders(Workload):
     def party(self, index: int, turn: int) -> None:
         """Hold, or write from outside: alone, in a transaction, or again and again."""
         if index % 2 == 0:
-            self.holding(Document.locked("d"), lambda _: runtime.current.sleep(1.5))
+            self.holding(Document.locked("d"), lambda _: runtime.sleep(1.5))
         else:
             (self.save, self.transact, self.modify)[(index // 2 * 2 + turn) % 3]()
 
@@ -44,7 +44,7 @@ class _InDoubt(Workload):
 
     def party(self, index: int, turn: int) -> None:
         if index % 2 == 0:
-            runtime.current.sleep(1.5)
+            runtime.sleep(1.5)
             self.make_way()
         else:
             self.transact()
@@ -102,12 +102,12 @@ class LockedCreate(Workload):
 
     def party(self, index: int, turn: int) -> None:
         if index % 2 == 0:
-            runtime.current.sleep(1.5)
+            runtime.sleep(1.5)
             self.plain_delete(Device, "d")
             return
         lock = Device.locked("d")
         if self.taken(lock):
             with self.history.operation("create", place(Device, "d"), ticket=lock.ticket) as done:
                 Device("d", log=[done.number]).save()
-            runtime.current.sleep(3.0)
+            runtime.sleep(3.0)
             self.give_back(lock)

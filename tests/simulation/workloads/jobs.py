@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pynamo_locking._io import runtime
 from tests.simulation.models import Names
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
-    from pynamo_locking._recipes.once import Once
     from tests.simulation.history import History
 
 #: So short that the parties of a run see a few.
@@ -39,7 +38,7 @@ class Periods(Workload):
         self.ended = set[int]()
 
     def party(self, index: int, turn: int) -> None:
-        runtime.current.sleep(PAUSES_S[self.pick(len(PAUSES_S), "pause")])
+        runtime.sleep(PAUSES_S[self.pick(len(PAUSES_S), "pause")])
         if index == 2 and turn == 0:
             self.saves(Names.locked("job"))
             return
@@ -54,7 +53,7 @@ class Periods(Workload):
         fails = self.pick(3, "failure") == 1
         try:
             with self.history.held(run.lock, row):
-                runtime.current.sleep(2.0)
+                runtime.sleep(2.0)
                 if not fails:
                     self.ended.add(run.ticket)
         finally:
@@ -63,7 +62,7 @@ class Periods(Workload):
     def pick(self, count: int, what: str) -> int:
         return self.history.scheduler._choices.pick(count, what)
 
-    def end(self, once: Once[Any], ticket: int, *, fails: bool) -> None:
+    def end(self, once: Any, ticket: int, *, fails: bool) -> None:
         """Leave the block of a run. One that fails hears of its own error, and not of a lost lock."""
         error = RuntimeError("the job has failed") if fails else None
         with self.history.taking("failure" if fails else "release", place(Names, "job"), ticket) as done:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
 from tests.simulation.checkers.base import Violation
 from tests.simulation.history import Told
 from tests.simulation.models import NO_HINTS, Names, Note
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from pynamo_locking.recipes import LeaderTerm
@@ -50,8 +50,8 @@ class Leaders(Workload):
         self._terms: list[int] = []
 
     def party(self, index: int, turn: int) -> None:
-        process = runtime.current.process  # type: ignore[attr-defined]
-        is_over = runtime.current.event()
+        process = runtime.process()
+        is_over = runtime.event()
         kind = (index + turn) % 3
 
         def work(term: LeaderTerm) -> None:
@@ -85,7 +85,7 @@ class Leaders(Workload):
                         break
                     self.require_last(term)
                 self.require_end(term, since, LONGEST_S if kind else math.inf)
-                runtime.current.sleep(2.5)
+                runtime.sleep(2.5)
             self.write(led)
         term.resign()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from pynamo_locking._io import runtime
 from tests.simulation.models import Account, Device, Document, Note, Session
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 
 class _Lives(Workload):
@@ -109,7 +109,7 @@ class _Prolonged(Workload):
         with self.history.operation("prolong", place(self.model, key)) as done:
             item = self.model.get(key, consistent_read=True)
             if work_s:
-                runtime.current.sleep(work_s)
+                runtime.sleep(work_s)
             item.expires = after(4)
             self.append_and_save(item, done.number)
 
@@ -127,13 +127,13 @@ class Expiring(_Prolonged):
         else:
             self.create()
             self.prolong(work_s=1.0)
-            runtime.current.sleep(3.0)
+            runtime.sleep(3.0)
             self.create()
 
     def expire(self) -> None:
         """Remove the item as DynamoDB does, if it has expired by true time."""
         for _ in range(2):
-            runtime.current.sleep(3.0)
+            runtime.sleep(3.0)
             now_s = self.history.scheduler.time_ms() // 1000
             with self.history.operation("ttl"):
                 item = Session.get("s", consistent_read=True, include_expired=True)
@@ -148,4 +148,4 @@ class Expiring(_Prolonged):
 
 def after(seconds: float) -> datetime:
     """Return that many seconds from now, by the clock of the process that asks."""
-    return datetime.fromtimestamp(runtime.current.time_ms() / 1000 + seconds, timezone.utc)
+    return datetime.fromtimestamp(runtime.time_ms() / 1000 + seconds, timezone.utc)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.exceptions import TransactGetError
 
 from pynamo_locking import TransactWrite, locked_all
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, ItemNotFound, LockingError
 from tests.simulation.history import Told
 from tests.simulation.models import Account, Crate, Device, Document, Note, Voucher
 from tests.simulation.workloads.base import Workload, place
 from tests.simulation.workloads.living import _Prolonged, after
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +141,7 @@ class ExpiringLocks(_Prolonged):
     def party(self, index: int, turn: int) -> None:
         """Use it, sleep, make it anew, change it from outside."""
         self.use()
-        runtime.current.sleep(2.0 + index)
+        runtime.sleep(2.0 + index)
         self.create()
         if index % 2:
             self.prolong()

@@ -7,11 +7,11 @@ import contextvars
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamo_locking import TransactWrite
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
 from tests.simulation.history import Told
 from tests.simulation.models import BY_LOCK_ALONE, OFTEN, Account, Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Sharing(Workload):
             seen = [] if own is None else [own]
             for look in looks:
                 seen.append(look())
-                runtime.current.sleep(0.5)
+                runtime.sleep(0.5)
             if grant.is_held:
                 done.value = (grant, seen)
 
@@ -124,7 +124,7 @@ class SleepyReaders(Sharing):
         lock = Account.locked("a", shared=True, heartbeat=False, settings=OFTEN)
 
         def read(grant: Grant) -> None:
-            runtime.current.sleep(1.0)
+            runtime.sleep(1.0)
             self.reads(grant, lambda: list(lock.item.log or []), lambda: self.seen_in(Account, "a"))
 
         self.holding(lock, read)
@@ -209,9 +209,9 @@ class DowngradeBesideAChild(Downgrades):
 
     def share(self, lock: Lock[Any], grant: Grant, written: list[int] | None) -> None:
         """Share the lock while a child writes."""
-        is_done = runtime.current.event()
+        is_done = runtime.event()
         context = contextvars.copy_context()
-        runtime.current.spawn(lambda: context.run(self.child, lock, is_done), "child")
+        runtime.spawn(lambda: context.run(self.child, lock, is_done), "child")
         super().share(lock, grant, None)
         is_done.wait()
 

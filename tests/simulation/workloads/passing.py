@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
-from pynamo_locking._locks.tokens import Token
 from tests.simulation.checkers.base import Violation
 from tests.simulation.models import Account
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from pynamo_locking import Lock
@@ -31,12 +30,13 @@ class Passing(Workload):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._tokens: list[str] = []
+        self._tickets: list[int] = []  # the one of each token
 
     def party(self, index: int, turn: int) -> None:
         pick = self.history.scheduler._choices.pick
         for _ in range(2):
             choice = pick(len(self._tokens) + 1, "token")
-            newer = {Token.of(token).ticket for token in self._tokens[len(self._tokens) - choice + 1 :]}
+            newer = self._tickets[len(self._tokens) - choice + 1 :]
             lock: Lock[Any] = Account.attach(self._tokens[-choice]) if choice else Account.locked("a", wait=15)
             if not self.taken(lock):
                 continue
@@ -49,7 +49,7 @@ class Passing(Workload):
                     self.detach(lock)
             finally:
                 self.leave(lock)
-            runtime.current.sleep(_PAUSE_S)
+            runtime.sleep(_PAUSE_S)
 
     def leave(self, lock: Lock[Any]) -> None:
         """Give the lock back, unless it was detached."""
@@ -60,5 +60,7 @@ class Passing(Workload):
 
     def detach(self, lock: Lock[Any]) -> None:
         """Pass the lock on."""
-        with self.history.taking("detach", place(Account, "a"), lock.ticket):
+        ticket = lock.ticket
+        with self.history.taking("detach", place(Account, "a"), ticket):
             self._tokens.append(lock.detach())
+            self._tickets.append(ticket)

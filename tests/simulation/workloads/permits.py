@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError
 from tests.simulation.models import Account, Names, Note
 from tests.simulation.workloads.base import place
 from tests.simulation.workloads.modes import Sharing
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Semaphores(Sharing):
         lock = model.locked("pool" if model is Names else "a", permits=2, wait=(1000, 1000, 8, 0)[index % 4])
 
         def work(_: Grant) -> None:
-            runtime.current.sleep(1.0)
+            runtime.sleep(1.0)
             (self.try_to_save if model is Account else self.write_beside)(lock)
 
         self.holding(lock, work)
@@ -66,7 +66,7 @@ class Disagreements(Sharing):
         except ConfigurationError:
             return  # another party is there, which takes it in the other way
         with self.history.held(lock, self.row(lock)):
-            runtime.current.sleep(1.0)
+            runtime.sleep(1.0)
         self.give_back(lock)
 
     def locks(self) -> Iterator[Lock[Any]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
 from tests.simulation.models import Account
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -32,7 +32,7 @@ class WorkQueue(Workload):
                 return
             key = self.work((index + turn + attempt) % 3, left)
             if key is None:
-                runtime.current.sleep(2.0)
+                runtime.sleep(2.0)
             else:
                 left.remove(key)
 

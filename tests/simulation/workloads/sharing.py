@@ -6,10 +6,10 @@ import contextlib
 import contextvars
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockingError
 from tests.simulation.models import Account, Device, Document, Names, Note, Vault
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from pynamo_locking import Lock
@@ -51,7 +51,7 @@ class Neighbours(Workload):
     def party(self, index: int, turn: int) -> None:
         """Take it, and let another thread of the same process do so, too."""
         if index == 0:
-            runtime.current.spawn(self.once, f"neighbour{turn}")
+            runtime.spawn(self.once, f"neighbour{turn}")
         self.once()
 
     def once(self) -> None:
@@ -77,7 +77,7 @@ class Callers(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Let another thread of the same process take the lock as well."""
-        runtime.current.spawn(lambda: self.once(index + 1), f"caller{index}.{turn}")
+        runtime.spawn(lambda: self.once(index + 1), f"caller{index}.{turn}")
         self.once(index + turn)
 
     def once(self, how: int) -> None:
@@ -125,9 +125,9 @@ class Inherit(Workload):
 
         def work() -> None:
             with self.history.held(lock, self.row(lock)):
-                is_done = runtime.current.event()
+                is_done = runtime.event()
                 context = contextvars.copy_context()
-                runtime.current.spawn(lambda: context.run(self.child, model, lock, is_done), f"child{turn}")
+                runtime.spawn(lambda: context.run(self.child, model, lock, is_done), f"child{turn}")
                 is_done.wait()
             self.save_locked(lock)
 
@@ -164,7 +164,7 @@ class Broken(Workload):
         """Remove the first entry. What was broken may believe to hold the lock until its next request."""
         with self.history.operation("look at lock") as done:
             holders = model.lock_state("d").holders
-        runtime.current.sleep(0.5)
+        runtime.sleep(0.5)
         if done.error is not None or not holders:
             return
         row = self.row_of(place(model, "d"))

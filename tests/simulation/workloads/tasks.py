@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._io import concurrency, runtime
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 from pynamo_locking_testing._engine import loop
 from tests.simulation.checkers.base import Violation
 from tests.simulation.history import Told, _inherited
 from tests.simulation.models import Account, Device
 from tests.simulation.workloads.base import Workload
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Tasks(Workload):
         self.inside = set[int]()
 
     def party(self, index: int, turn: int) -> None:
-        process = runtime.current.process  # type: ignore[attr-defined]
+        process = runtime.process()
         loop.run(self.together, process.own.setdefault("loops", []).append)
 
     async def together(self) -> None:
@@ -108,7 +108,7 @@ class Tasks(Workload):
         with self.atask("save", lock) as done:
             item = await lock.aitem()
             self.append(item, done.number)
-            await concurrency.to_the_end(item.save)
+            await item.asave()
 
     @contextlib.contextmanager
     def atask(self, kind: str, lock: Lock[Any]) -> Iterator[Operation]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
 from pynamo_locking import transactional
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking.transactions import Transaction
 from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
+from tests.support import runtime
 from tests.support.transaction_helpers import committed
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ForgottenHeaders(MixedTransactions):
 
     def party(self, index: int, turn: int) -> None:
         super().party(index, turn)
-        runtime.current.sleep(self.final_ttl_s + 1)
+        runtime.sleep(self.final_ttl_s + 1)
         super().party(index, turn + 1)
 
 
@@ -350,7 +350,7 @@ class Resurrection(Transacting):
                 with self.history.operation("last delete", place(Coin, key)):
                     coin.delete()
                 return
-            runtime.current.sleep(LEASE_S)
+            runtime.sleep(LEASE_S)
 
 
 class ResurrectionOfSeveral(Resurrection):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._io import runtime
 from pynamo_locking.transactions import Transaction
 from tests.simulation.history import Told
 from tests.simulation.models import Badge, Headers, Pass, Person, Uniques
 from tests.simulation.workloads.base import Workload, place
 from tests.simulation.workloads.living import after
 from tests.simulation.workloads.transacting import LEASE_S
+from tests.support import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class UniqueValuesThatExpire(UniqueValues):
         for _ in range(3):
             if item is None or index % 3:
                 item = self.write(KEYS[index % 3], "x") or item
-            runtime.current.sleep(2.5)
+            runtime.sleep(2.5)
         if item is not None:
             with self.history.operation("delete", place(self.model, item.key)):
                 item.delete()

@@ -16,6 +16,7 @@ from pynamo_locking._io.concurrency import Pause, Pool, run_steps
 from pynamo_locking._io.lock_record import new_entry
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import acquire
+from tests.support.runtime import changed, installed
 from tests.unit.helpers import opened, own_entry, row
 
 PATIENCE_S = 60
@@ -54,10 +55,8 @@ class FewThreads(runtime.Runtime):
 @pytest.fixture
 def few(request: pytest.FixtureRequest):
     """Such a world, with as many threads as the test says."""
-    before, world = runtime.current, FewThreads(request.param)
-    runtime.install(world)
-    yield world
-    runtime.install(before)
+    with installed(FewThreads(request.param)) as world:
+        yield world
 
 
 @pytest.mark.parametrize("few", [1000], indirect=True)
@@ -306,7 +305,7 @@ def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[A
     assert wakes == []
 
 
-def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_closed_by_whatever_interrupts_a_pause() -> None:
     """A thread that is interrupted while it sleeps runs the way out of the steps, and raises the interrupt."""
     ways_out = list[type[BaseException]]()
 
@@ -320,8 +319,7 @@ def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.Mon
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runtime.current, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with changed(sleep=interrupt), pytest.raises(KeyboardInterrupt):
         run_steps(steps())
     assert ways_out == [GeneratorExit]
 
@@ -366,10 +364,9 @@ def test_a_pool_that_is_interrupted_twice_keeps_no_thread(monkeypatch):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runtime, "current", Watched())
     before = set(threading.enumerate())
-    pool = Pool([lambda: None] * 10, 1, interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with installed(Watched()), pytest.raises(KeyboardInterrupt):
+        pool = Pool([lambda: None] * 10, 1, interrupt)
         pool.run()
     for thread in set(threading.enumerate()) - before:
         thread.join(60)

@@ -16,6 +16,7 @@ import pytest
 from pynamo_locking._core.lock_modes import SHARED, LockMode
 from pynamo_locking._io import lock_record, runtime, wakeups
 from tests.support.local_wakeups import names, own_wakeups, throw
+from tests.support.runtime import no_thread_starts
 from tests.support.workers import PATIENCE, until
 from tests.unit.helpers import opened, row
 
@@ -199,14 +200,9 @@ def test_a_thread_that_is_not_started_leaves_nothing_behind(
     folder: Path, listener: Listener, error: BaseException
 ) -> None:
     """Without a thread waiters poll; an interrupt goes on, and the next caller tries again."""
-
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise error
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime.current, "spawn", fail)
-        with pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
-            listener.listen()
+    raised = pytest.raises(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext()
+    with no_thread_starts(error), raised:
+        listener.listen()
     assert names(folder) == []
     listener.listen()
     assert names(folder) == (["me"] if isinstance(error, KeyboardInterrupt) else [])

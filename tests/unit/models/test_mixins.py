@@ -20,11 +20,10 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, VersionAttribute, locked_all
-from pynamo_locking._locks import context
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, LockLost, LockTimeout
 from pynamo_locking.inspection import LockState
 from tests.support.models import declare, meta
-from tests.unit.helpers import Account, Locks, entry, own_entry, queue
+from tests.unit.helpers import Account, Locks, entry, held_here, own_entry, queue
 
 pytestmark = pytest.mark.usefixtures("no_requests")
 
@@ -418,11 +417,8 @@ def test_a_lock_that_is_not_held_has_nothing_left():
 @pytest.fixture
 def held(world):
     """Our entry in the queue of account a-1, lease 60 s, just granted in this context."""
-    own = own_entry(ticket=7)
-    context.add(own)
-    yield own
-    own.ended()
-    context.remove(own)
+    with held_here(own_entry(ticket=7)) as own:
+        yield own
 
 
 def test_a_held_lock_in_words(held, world):
