@@ -58,6 +58,11 @@ def range_attribute_of(model: AnyModel) -> Any:
     return model._range_key_attribute()  # type: ignore[no-untyped-call]
 
 
+def key_attributes_of(model: AnyModel) -> tuple[Any, Any]:
+    """Return the attributes of the hash key and of the range key; None for no range key."""
+    return model._hash_key_attribute(), model._range_key_attribute()  # type: ignore[no-untyped-call]
+
+
 def hash_name_of(model: AnyModel) -> str:
     name: Any = model._hash_keyname
     return name  # type: ignore[no-any-return]
