@@ -114,6 +114,12 @@ def version_name_of(model: AnyModel) -> str | None:
     return model._version_attribute_name
 
 
+def version_of(item: Model) -> int | None:
+    """Return the version that an item has; None also if its model has none."""
+    name = item._version_attribute_name
+    return None if name is None else item.attribute_values.get(name)
+
+
 def ttl_attribute_of(model: AnyModel) -> Any:
     """Return the attribute by which DynamoDB removes expired items; None without one."""
     return model._ttl_attribute()  # type: ignore[no-untyped-call]

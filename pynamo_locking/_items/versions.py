@@ -15,7 +15,7 @@ from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
 from pynamo_locking._items import unique_values
-from pynamo_locking._pynamodb import key_attributes_of, new_item, stored_key_of, version_name_of
+from pynamo_locking._pynamodb import key_attributes_of, new_item, stored_key_of, version_name_of, version_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Shape:
         self.write_id_name: str | None = _find_name(model, self.attribute)
         self.declared: frozenset[str] = frozenset(each.attr_name for each in attributes.values())
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
-        self.lasting: frozenset[Any] = frozenset({*required, self.write_id_name})
+        key = {each.attr_name for each in key_attributes_of(model) if each is not None}
+        self.lasting: frozenset[Any] = frozenset({*required, *key, self.write_id_name})
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
         if has_format and FORMAT_NAME in self.declared:
@@ -246,7 +247,7 @@ def _state_of(item: Model) -> ItemState:
 
 
 def _change(item: Model, **changed: Any) -> None:
-    vars(item)[_SLOT] = _state_of(item)._replace(**changed)
+    vars(item)[_SLOT] = vars(item).get(_SLOT, _NOTHING)._replace(**changed)
 
 
 def noted(item: Model, kind: type[T]) -> T | None:
@@ -271,21 +272,14 @@ def drop_note(item: Model, kind: type[T]) -> T | None:
 
 def known_state(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    name, by = version_name_of(item), vars(item).get(_SLOT, _NOTHING).written_by
-    version: int | None = None if name is None else item.attribute_values.get(name)
+    version, by = version_of(item), vars(item).get(_SLOT, _NOTHING).written_by
     # If the caller has assigned another version, the id does not belong to it.
     return Known(version, by.write_id if version == by.version else None)
 
 
-def _version_of(item: Model) -> int | None:
-    name = version_name_of(item)
-    version: int | None = None if name is None else item.attribute_values.get(name)
-    return version
-
-
 def lacks_version(item: Model) -> bool:
     """Tell whether an instance was loaded from an item without a version, as another program stores it."""
-    return _version_of(item) is None and _state_of(item).was_read
+    return version_of(item) is None and _state_of(item).was_read
 
 
 def removable(item: Model) -> frozenset[str] | None:
@@ -303,7 +297,7 @@ def _written_by(version: int | None, write_id: str | None, removable: frozenset[
 
 def note_written(item: Model, write_id: str | None) -> None:
     """Note the id of the write that has stored the version of an instance, None if it is not known."""
-    _change(item, written_by=_written_by(_version_of(item), write_id))
+    _change(item, written_by=_written_by(version_of(item), write_id))
 
 
 def note_writing(item: Model, write_id: str | None, removable: frozenset[str] | None) -> None:
@@ -328,7 +322,7 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     shape = shape_of(type(item))
     write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
-    by = _written_by(_version_of(item), write_id, frozenset(image) - shape.lasting)
+    by = _written_by(version_of(item), write_id, frozenset(image) - shape.lasting)
     _change(item, written_by=by, lacking=(), part=None, was_read=True)
     if shape.unique is not None:
         note_values(item, image)
@@ -434,13 +428,13 @@ def mark_stale(item: Model) -> None:
 
     So the version would not tell. Without one the next save overwrites the item, as with PynamoDB.
     """
-    _change(item, lacking=(_version_of(item),))
+    _change(item, lacking=(version_of(item),))
 
 
 def is_old(item: Model) -> bool:
     """Tell whether an instance is known to be stale."""
     lacking = _state_of(item).lacking
-    return bool(lacking) and version_name_of(item) is not None and _version_of(item) in lacking
+    return bool(lacking) and version_name_of(item) is not None and version_of(item) in lacking
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:

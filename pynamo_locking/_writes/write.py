@@ -279,7 +279,7 @@ class Write(NamedTuple):
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
-        removable = frozenset(self.stored()) - self.part.shape.lasting if is_known else None
+        removable = frozenset(self.values) - self.part.shape.lasting if is_known else None
         versions.note_writing(self.item, self.part.write_id, removable)  # a user's override of the next call sees it
         self.item.update_local_version_attribute()
         if self.operation is SAVE and self.part.shape.unique is not None:
