@@ -237,7 +237,9 @@ class Write(NamedTuple):
     @property
     def whole(self) -> Condition | None:
         """All conditions except the lock's."""
-        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
+        whole = self.condition
+        if self.claims is not None:
+            whole = conditions.both(whole, self.claims.condition())
         return conditions.both(whole, self.part.shape.known)
 
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -83,8 +83,9 @@ class Writer:
         self.foreign_checks: Sequence[ForeignLockCheck] = foreign_checks
         self.own: HeldEntry | None = next(iter(held_entries), None)
         self.is_embedded: bool = row is not None
-        elsewhere = (*held_entries, *foreign_checks)
-        self.separate: Sequence[HeldEntry | ForeignLockCheck] = () if self.is_embedded else elsewhere
+        self.separate: Sequence[HeldEntry | ForeignLockCheck] = ()
+        if not self.is_embedded:
+            self.separate = (*held_entries, *foreign_checks)
         self.surviving: tuple[str, ...] = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
 
     def plan_save(
@@ -188,8 +189,9 @@ class Writer:
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Save the item."""
-        kept = None if self.kept is None else self.kept()
-        data = self.send(self.plan_save(conditions.both(condition, kept), checks_version=checks_version, kind=kind))
+        if self.kept is not None:
+            condition = conditions.both(condition, self.kept())
+        data = self.send(self.plan_save(condition, checks_version=checks_version, kind=kind))
         self._note_deleted(is_deleted=False)
         return data
 
