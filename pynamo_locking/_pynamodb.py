@@ -58,6 +58,11 @@ def range_attribute_of(model: AnyModel) -> Any:
     return model._range_key_attribute()  # type: ignore[no-untyped-call]
 
 
+def key_attributes_of(model: AnyModel) -> tuple[Any, Any]:
+    """Return the attributes of the hash key and of the range key; None for no range key."""
+    return model._hash_key_attribute(), model._range_key_attribute()  # type: ignore[no-untyped-call]
+
+
 def hash_name_of(model: AnyModel) -> str:
     name: Any = model._hash_keyname
     return name  # type: ignore[no-any-return]
@@ -107,6 +112,12 @@ def new_item(model: type[_M], hash_key: Any, range_key: Any = None, values: Mapp
 def version_name_of(model: AnyModel) -> str | None:
     """Return the name of the version attribute in Python."""
     return model._version_attribute_name
+
+
+def version_of(item: Model) -> int | None:
+    """Return the version that an item has; None also if its model has none."""
+    name = item._version_attribute_name
+    return None if name is None else item.attribute_values.get(name)
 
 
 def ttl_attribute_of(model: AnyModel) -> Any:

@@ -191,8 +191,10 @@ class LockState:
             entry_id: its id.
             ticket: its ticket, if the entry must have this ticket as well.
         """
-        found = next((entry for entry in self.entries if entry.id == entry_id), None)
-        return None if found is None or (ticket is not None and found.ticket != ticket) else found
+        for entry in self.entries:
+            if entry.id == entry_id:
+                return entry if ticket is None or entry.ticket == ticket else None
+        return None
 
     def ahead_of(self, entry: QueueEntry) -> tuple[QueueEntry, ...]:
         """Return the entries that must leave before this one holds the lock: the grant rule.

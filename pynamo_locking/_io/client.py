@@ -209,7 +209,8 @@ def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:
 
 
 def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    _watch(connection)
+    if not isinstance(connection, SeenConnection):  # which watches itself
+        _watch(connection)
     attempts: list[Attempt] = []
     reset = _attempts.set(attempts)
     try:

@@ -37,7 +37,7 @@ from pynamo_locking._io.stored_rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamodb.connection import Connection
     from pynamodb.models import Model
@@ -361,7 +361,7 @@ class LockRow:
     """An item that carries a lock document, and how to reach it.
 
     Attributes:
-        connection: the connection for lock requests.
+        reach: returns the connection for lock requests: a write outside of the lock needs none.
         key: the item's key, in DynamoDB's form.
         hash_name: stored name of the hash key.
         attribute: stored name of the lock attribute.
@@ -371,7 +371,7 @@ class LockRow:
         kept_s: for how long DynamoDB's TTL leaves the row after the last lease in it, unless a success says longer.
     """
 
-    connection: Connection
+    reach: Callable[[], Connection] = field(compare=False, repr=False)
     table: str
     key: dict[str, Any]
     hash_name: str
@@ -381,6 +381,11 @@ class LockRow:
     given_name: str
     model: type[Model] | None = field(default=None, compare=False, repr=False)
     kept_s: int = IDLE_TTL_S
+
+    @cached_property
+    def connection(self) -> Connection:
+        """The connection for lock requests."""
+        return self.reach()
 
     @cached_property
     def identity(self) -> tuple[Any, ...]:

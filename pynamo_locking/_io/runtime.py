@@ -76,10 +76,9 @@ def _monotonic_source() -> Callable[[], float]:
     its sleep would not notice.
     """
     if hasattr(time, "CLOCK_BOOTTIME"):
-        boottime = time.CLOCK_BOOTTIME
-        return lambda: time.clock_gettime(boottime)
+        return functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":
-        return lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
+        return functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
     return time.monotonic
 
 

@@ -14,7 +14,7 @@ from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.row_keys import canonical_number, cut, row_name, spelled
 from pynamo_locking._core.values import Refusal, canonical_item
 from pynamo_locking._io.stored_rows import encoded
-from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
+from pynamo_locking._pynamodb import key_attributes_of, range_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def stored_keys(model: type[Model]) -> list[Attribute[Any]]:
     """Return a model's hash key, and its range key if it has one."""
-    return [key for key in (hash_attribute_of(model), range_attribute_of(model)) if key is not None]
+    return [key for key in key_attributes_of(model) if key is not None]
 
 
 def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
@@ -102,7 +102,7 @@ def check_place(model: type[Model]) -> None:
 
 def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
     """Return an item's key in DynamoDB's form; `InvalidInput` if the values do not fit the model."""
-    hash_attribute, range_attribute = hash_attribute_of(model), range_attribute_of(model)
+    hash_attribute, range_attribute = key_attributes_of(model)
     if hash_attribute is None:
         raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
     key = {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
@@ -153,8 +153,8 @@ def deserialized_key(model: type[Model], key: Mapping[str, Any]) -> tuple[Any, A
 
 def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
     """Return an item's hash key in DynamoDB's form; `ConfigurationError` for a model without a range key."""
-    hash_attribute = hash_attribute_of(model)
-    if hash_attribute is None or range_attribute_of(model) is None:
+    hash_attribute, range_attribute = key_attributes_of(model)
+    if hash_attribute is None or range_attribute is None:
         raise ConfigurationError(
             f"{model.__name__} has no range key, so there are no ranges of it to lock. Use locked(), or "
             f"locked_range() of a NamedLock for a name of your own."

@@ -15,11 +15,11 @@ from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
 from pynamo_locking._items import unique_values
-from pynamo_locking._pynamodb import hash_attribute_of, new_item, range_attribute_of, stored_key_of, version_name_of
+from pynamo_locking._pynamodb import key_attributes_of, new_item, stored_key_of, version_name_of, version_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pynamodb.attributes import Attribute
     from pynamodb.exceptions import PynamoDBException
@@ -52,7 +52,8 @@ class Shape:
         self.write_id_name: str | None = _find_name(model, self.attribute)
         self.declared: frozenset[str] = frozenset(each.attr_name for each in attributes.values())
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
-        self.lasting: frozenset[Any] = frozenset({*required, self.write_id_name})
+        key = {each.attr_name for each in key_attributes_of(model) if each is not None}
+        self.lasting: frozenset[Any] = frozenset({*required, *key, self.write_id_name})
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
         if has_format and FORMAT_NAME in self.declared:
@@ -98,8 +99,8 @@ def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     """Refuse a row of ours of a newer format: `UnknownFormat`."""
     if image is None or shape_of(model).known is None:
         return
-    keys = (hash_attribute_of(model), range_attribute_of(model))
-    names, table = [each.attr_name for each in keys if each is not None], model.Meta.table_name
+    names = [each.attr_name for each in key_attributes_of(model) if each is not None]
+    table = model.Meta.table_name
     key = {name: image[name] for name in names if name in image}
     what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
     StoredRow(what, table, key).refuse_newer(image)
@@ -246,7 +247,7 @@ def _state_of(item: Model) -> ItemState:
 
 
 def _change(item: Model, **changed: Any) -> None:
-    vars(item)[_SLOT] = _state_of(item)._replace(**changed)
+    vars(item)[_SLOT] = vars(item).get(_SLOT, _NOTHING)._replace(**changed)
 
 
 def noted(item: Model, kind: type[T]) -> T | None:
@@ -271,21 +272,14 @@ def drop_note(item: Model, kind: type[T]) -> T | None:
 
 def known_state(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    name, by = version_name_of(item), vars(item).get(_SLOT, _NOTHING).written_by
-    version: int | None = None if name is None else item.attribute_values.get(name)
+    version, by = version_of(item), vars(item).get(_SLOT, _NOTHING).written_by
     # If the caller has assigned another version, the id does not belong to it.
     return Known(version, by.write_id if version == by.version else None)
 
 
-def _version_of(item: Model) -> int | None:
-    name = version_name_of(item)
-    version: int | None = None if name is None else item.attribute_values.get(name)
-    return version
-
-
 def lacks_version(item: Model) -> bool:
     """Tell whether an instance was loaded from an item without a version, as another program stores it."""
-    return _version_of(item) is None and _state_of(item).was_read
+    return version_of(item) is None and _state_of(item).was_read
 
 
 def removable(item: Model) -> frozenset[str] | None:
@@ -296,27 +290,22 @@ def removable(item: Model) -> frozenset[str] | None:
     return _state_of(item).written_by.removable
 
 
-def _written_by(
-    item: Model, version: int | None, write_id: str | None, names: Iterable[str] | None = None
-) -> WrittenBy:
-    """Return the write that has stored a version of an instance, and all those names, if they are known."""
-    if write_id is None:
-        return _NOTHING.written_by
-    left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
-    return WrittenBy(version, write_id, left)
+def _written_by(version: int | None, write_id: str | None, removable: frozenset[str] | None = None) -> WrittenBy:
+    """Return the write that has stored a version; without an id the write is not known."""
+    return _NOTHING.written_by if write_id is None else WrittenBy(version, write_id, removable)
 
 
 def note_written(item: Model, write_id: str | None) -> None:
     """Note the id of the write that has stored the version of an instance, None if it is not known."""
-    _change(item, written_by=_written_by(item, _version_of(item), write_id))
+    _change(item, written_by=_written_by(version_of(item), write_id))
 
 
-def note_writing(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
-    """Note the id of the write that has stored the next version of an instance, and the names it has stored.
+def note_writing(item: Model, write_id: str | None, removable: frozenset[str] | None) -> None:
+    """Note the id of the write that has stored the next version of an instance; for `removable` see the function.
 
     PynamoDB's `update_local_version_attribute` is to give the instance that version.
     """
-    _change(item, written_by=_written_by(item, _next_version(item), write_id, names), lacking=())
+    _change(item, written_by=_written_by(_next_version(item), write_id, removable), lacking=())
 
 
 def note_update(item: Model) -> None:
@@ -333,7 +322,7 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     shape = shape_of(type(item))
     write_id = None if shape.write_id_name is None else image.get(shape.write_id_name, {}).get(STRING)
-    by = _written_by(item, _version_of(item), write_id, image)
+    by = _written_by(version_of(item), write_id, frozenset(image) - shape.lasting)
     _change(item, written_by=by, lacking=(), part=None, was_read=True)
     if shape.unique is not None:
         note_values(item, image)
@@ -362,10 +351,8 @@ def check_whole(item: Model) -> None:
 
 
 def note_values(item: Model, image: Mapping[str, Any]) -> None:
-    """Note what of a stored item the rows of its unique values depend on."""
-    if shape_of(type(item)).unique is not None:
-        values = (known_state(item), unique_values.watched(type(item), image))
-        _change(item, values=values)
+    """Note what of a stored item the rows of its unique values depend on; its model has such."""
+    _change(item, values=(known_state(item), unique_values.watched(type(item), image)))
 
 
 def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
@@ -389,8 +376,10 @@ def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
 
 def set_known(item: Model, before: Known) -> None:
     """Make an instance a copy of that stored version, whatever it was loaded from."""
+    if known_state(item) == before:
+        return
     name = version_name_of(item)
-    if name is not None and known_state(item) != before:
+    if name is not None:
         if before.version is None:
             item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
         else:
@@ -439,13 +428,13 @@ def mark_stale(item: Model) -> None:
 
     So the version would not tell. Without one the next save overwrites the item, as with PynamoDB.
     """
-    _change(item, lacking=(_version_of(item),))
+    _change(item, lacking=(version_of(item),))
 
 
 def is_old(item: Model) -> bool:
     """Tell whether an instance is known to be stale."""
     lacking = _state_of(item).lacking
-    return bool(lacking) and version_name_of(item) is not None and _version_of(item) in lacking
+    return bool(lacking) and version_name_of(item) is not None and version_of(item) in lacking
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:

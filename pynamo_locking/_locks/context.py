@@ -33,23 +33,25 @@ held_by_context: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={
 
 def add(held: HeldEntry) -> None:
     """Let this context hold an entry."""
-    parts, number = _parts_without(held), _number(held.row)
+    number = _number(held.row)
+    parts = _parts_without(held, number)
     held_by_context.set({**parts, number: (*parts.get(number, ()), held)})
 
 
 def remove(held: HeldEntry) -> None:
     """Let this context hold an entry no longer. One that is over is skipped, and removed with a later change."""
-    if held in held_by_context.get().get(_number(held.row), ()):
-        held_by_context.set(_parts_without(held))
+    number = _number(held.row)
+    if held in held_by_context.get().get(number, ()):
+        held_by_context.set(_parts_without(held, number))
 
 
 def _number(row: LockRow) -> int:
     return hash(row.identity) % _PARTS
 
 
-def _parts_without(held: HeldEntry) -> dict[int, tuple[HeldEntry, ...]]:
-    """Return what this context holds, except one entry and those in its part and in the oldest part that are over."""
-    parts, number = dict(held_by_context.get()), _number(held.row)
+def _parts_without(held: HeldEntry, number: int) -> dict[int, tuple[HeldEntry, ...]]:
+    """Return what this context holds, except an entry of a part, and those in it and the oldest part that are over."""
+    parts = dict(held_by_context.get())
     for part in (next(iter(parts), number), number):
         kept = tuple(each for each in parts.pop(part, ()) if each is not held and not each.ownership.is_over)
         if kept:
@@ -95,13 +97,12 @@ def read_under(item: Model) -> HeldEntry | None:
     return versions.noted(item, HeldEntry)
 
 
-def entry_for_write(item: Model, row: LockRow) -> HeldEntry | None:
-    """Return the entry under which an item is written: the one it was read under, or the context's.
+def entry_for_write(held: HeldEntry | None, row: LockRow) -> HeldEntry | None:
+    """Return the entry under which an item is written: the one it was read under, if that is given, or the context's.
 
     Raises:
         LockLost: that entry is known to be lost.
     """
-    held = read_under(item)
     if held is not None and held.row is not row and held.row.identity != row.identity:
         held = None  # the item got another key since it was read
     if held is None or (held.ownership.is_over and not held.ownership.reason):

@@ -208,12 +208,11 @@ class HeldEntry:
                 self.report.lost.set()
         if now.is_over and not before.is_over:
             heartbeat.heartbeat_thread.remove(self)
-        if not now.is_held:  # even if an interrupt has kept us from it the first time
-            local_queue.let_next_lead(self.caller)
-        if before.is_held and now.reason:
-            lock_events.lost(self)
-        elif before.is_held and now.is_over:
-            lock_events.released(self)
+        if now.is_held:
+            return
+        local_queue.let_next_lead(self.caller)  # even if an interrupt has kept us from it the first time
+        if before.is_held:
+            (lock_events.lost if now.reason else lock_events.released)(self)
 
     def loss(self) -> LockLost:
         """Return the error for a lock that is lost."""

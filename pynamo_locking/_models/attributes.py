@@ -418,11 +418,10 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _lock_row(cls, key: dict[str, Any], attribute: LockAttribute, settings: LockSettings, label: str) -> LockRow:
-        connection = connection_of(cls)
         ttl = ttl_attribute_of(cls) if cls._lock_creates_item else None
         return LockRow(
-            connection=lock_connection(connection.connection, settings.request_timeout),
-            table=connection.table_name,
+            reach=lambda: lock_connection(connection_of(cls).connection, settings.request_timeout),
+            table=cls.Meta.table_name,
             key=key,
             hash_name=next(iter(key)),
             attribute=attribute.attr_name,
@@ -439,21 +438,27 @@ class PlacedMixin(_Base):
         lock = cls._lock_attribute()
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
-    def _lock_row_of_item(self) -> LockRow:
+    def _lock_row_of_item(self, read_under: HeldEntry | None) -> LockRow:
+        """Return the row of the item's own lock: that of the entry it was read under, if the key is still the same."""
         values, lock = key_values_of(self), self._lock_attribute()
         if lock is None or self._lock_creates_item:
             return self._lock_target(*values, self.lock_settings()).row
         key = keys.key_of(type(self), *values)
-        own = context.read_under(self)
-        if own is not None and own.row.model is type(self) and own.row.key == key:
-            return own.row
+        if read_under is not None and read_under.row.model is type(self) and read_under.row.key == key:
+            return read_under.row
         return self._lock_row(key, lock, self.lock_settings(), "")
 
-    def _own_entry(self, row: LockRow) -> HeldEntry | None:
-        """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
-        if context.holds_nothing() and context.read_under(self) is None:
-            return None
-        return context.entry_for_write(self, row)
+    def _own_lock(self) -> tuple[LockRow, HeldEntry | None]:
+        """Return the row of the item's own lock, and the entry in it under which the item is written, if any.
+
+        Raises:
+            LockLost: that entry is gone.
+        """
+        read_under = context.read_under(self)
+        row = self._lock_row_of_item(read_under)
+        if read_under is None and context.holds_nothing():
+            return row, None
+        return row, context.entry_for_write(read_under, row)
 
     def _range_entry(self, extents: Sequence[LockMode]) -> HeldEntry | None:
         """Return the entry that this context holds in a range around this item, if any."""

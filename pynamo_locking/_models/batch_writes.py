@@ -185,7 +185,7 @@ class TransactWrite(PynamoTransactWrite):
             _check_same_copy(written, write)
             return
         self._make_room(key, write)
-        self._assembly.add_check(key, write, None if item._lock_attribute() is None else item._lock_row_of_item())
+        self._assembly.add_check(key, write, None if item._lock_attribute() is None else item._lock_row_of_item(None))
 
     @override
     def save(

@@ -173,8 +173,7 @@ class GuardedMixin(ReadingMixin):
         """Return the writer of this item; None if PynamoDB writes the item. For `extents` see `_extents`."""
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
-            row = self._lock_row_of_item()
-            own = self._own_entry(row)
+            row, own = self._own_lock()
             return Writer(self, [] if own is None else [own], lock=attribute, row=row)
         if enforced is None:
             extents = self._extents() if self._may_be_held_elsewhere() else ()
@@ -192,7 +191,7 @@ class GuardedMixin(ReadingMixin):
         """Return the held entries of its own lock and of locks around it: the write must check all of them."""
         if not self._may_be_held_elsewhere():
             return []
-        own = self._own_entry(self._lock_row_of_item())
+        _, own = self._own_lock()
         return [each for each in (own, self._range_entry(extents), self._table_entry()) if each is not None]
 
     def _foreign_checks(self, held_entries: Sequence[HeldEntry], extents: Sequence[LockMode]) -> list[ForeignLockCheck]:

@@ -32,7 +32,7 @@ from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import Participation
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, is_of, key_values_of, new_item, range_name_of
+from pynamo_locking._pynamodb import hash_attribute_of, is_of, key_values_of, new_item, range_name_of
 from pynamo_locking._transactions.item import TransactionItem
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._transactions.plan import UNREAD, Unread
@@ -255,7 +255,7 @@ class HeldLocks:
         """
         if not issubclass(model, LockableMixin):
             raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
-        table = connection_of(model).table_name
+        table = model.Meta.table_name
         locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
         self._checked.update(locks.values() if locking.shared else ())
         for lock in in_order(locks):
@@ -357,11 +357,11 @@ class TransactionItems:
         if locking is not None:
             for lock in self.locks.missing(model, values, locking):
                 self.locks.hold_if_there(lock)
-        table, identities = connection_of(model).table_name, list[ItemKey]()
+        identities = list[ItemKey]()
         new, keys = dict[ItemKey, Any](), dict[ItemKey, Any]()  # the same key twice is read once
         for each in values:
             key = key_of(model, *each)
-            identity = ItemKey.of(table, key)
+            identity = ItemKey.of(model.Meta.table_name, key)
             identities.append(identity)
             item = self._known(identity)
             if item is None:
@@ -378,7 +378,8 @@ class TransactionItems:
         """Refuse a model that cannot take part, or has its table in another place than the first one."""
         if model not in self._models:
             check_model(model)
-            refuse_apart(next(iter(self._models), model), model)
+            if self._models:
+                refuse_apart(next(iter(self._models)), model)
             self._models[model] = None
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
@@ -422,7 +423,7 @@ class TransactionItems:
     def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
         self.join(model)
-        table, names = connection_of(model).table_name, [attribute.attr_name for attribute in stored_keys(model)]
+        table, names = model.Meta.table_name, [attribute.attr_name for attribute in stored_keys(model)]
         resolver = self.reader.resolver()
         for page in pages:
             keys = [{name: image[name] for name in names} for image in page]
@@ -482,7 +483,7 @@ class TransactionItems:
     ) -> list[Any]:
         """Return the items among what was found and what the transaction has created."""
         known = {id(item) for item in found}
-        table = connection_of(model).table_name
+        table = model.Meta.table_name
         others = [item for item in self.by_key.values() if item.table == table and id(item) not in known]
         created = [item for item in others if _is_shown(item, model, key_condition)]
         return [item.instance for item in (*found, *created) if _is_shown(item, model, filter_condition)]
@@ -491,7 +492,7 @@ class TransactionItems:
         """Return the item of an instance that the caller passes to write or check it."""
         self.join(type(instance))
         key = key_of(type(instance), *key_values_of(instance))
-        identity = ItemKey.of(connection_of(instance).table_name, key)
+        identity = ItemKey.of(instance.Meta.table_name, key)
         item = self._known(identity)
         if is_write and identity in self.locks.shared:
             raise shared_item(instance)
@@ -549,7 +550,7 @@ class TransactionItems:
                 self._find(table, [(row.name, None) for row in rows if row.table is table])
         for row in rows:
             key = key_of(row.table, row.name, None)
-            identity = ItemKey.of(connection_of(row.table).table_name, key)
+            identity = ItemKey.of(row.table.Meta.table_name, key)
             item = self._known(identity) or self._add(row.table(row.name), identity, key, UNREAD)
             self._unique_rows.append(item)
             row.fill(item.instance)
@@ -623,7 +624,7 @@ class TransactionItems:
 
 def identity_of(instance: GuardedMixin) -> ItemKey:
     """Return the identity of the item that an instance shows."""
-    return ItemKey.of(connection_of(instance).table_name, key_of(type(instance), *key_values_of(instance)))
+    return ItemKey.of(instance.Meta.table_name, key_of(type(instance), *key_values_of(instance)))
 
 
 def _unique_rows_of(item: TransactionItem) -> UniqueRows | None:

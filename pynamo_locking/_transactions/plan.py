@@ -126,15 +126,15 @@ class Plan(NamedTuple):
 
     def saving(self, basis: Basis, extra: Image | None, *, replaces: bool) -> Plan:
         """Store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
-        writer = basis.writer()
+        writer, stored = basis.writer(), basis.stored
         with versions.planned_as(basis.instance, basis.before):
             write = writer.plan_save(
                 self.condition,
                 checks_version=self.is_checked,
                 error=TransactWriteError,
-                stored=basis.stored if self.is_checked else None,
+                stored=stored if self.is_checked else None,
             )
-        write, after = complete_save(write, basis.stored, extra, replaces=replaces)
+        write, after = complete_save(write, stored, extra, replaces=replaces)
         return self._replace(write=write, writer=writer, after=after)
 
     def updating(self, basis: Basis, actions: list[Action]) -> Plan:

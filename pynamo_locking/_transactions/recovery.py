@@ -399,7 +399,7 @@ def row_in(record_table: RecordTable, stored: dict[str, Any]) -> tuple[LockRow, 
 
 def _row(connection: Connection, table: str, key: dict[str, Any], attribute: str) -> LockRow:
     return LockRow(
-        connection=connection,
+        reach=lambda: connection,
         table=table,
         key=key,
         hash_name=next(iter(key)),

@@ -686,7 +686,8 @@ class Transaction:
         self._check_open()
         check_model(model)
         items = self._items.read_all(model, list(values), wanted)
-        for image in (item.shown_image() for item in items):
+        for item in items:
+            image = item.shown_image()
             if image is not None:
                 refuse_class(model, image)
         return [None if item.is_deleted else cast("_M", item.instance) for item in items]

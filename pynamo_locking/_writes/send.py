@@ -572,7 +572,14 @@ class ItemWork(Work):
         self.once = write.part.begins_life and write.operation is not DELETE and not is_guarded
         super().__init__(client.single_attempt(connection) if self.once else connection)
         if not is_guarded:
-            self.policy = _policy(write, connection, once=self.once)
+            # This package makes the attempts that botocore must not make; one more than botocore would have made.
+            most = attempts_of(connection) if self.once else 1
+            self.policy = RetryPolicy(
+                repeats=most if write.is_repeatable else 0,
+                first_pause=0 if self.once else None,
+                is_single=self.once,
+                reads_outcome=write.is_sent_once,
+            )
         # A holder does not resolve the intent of a transaction that may be its own: it would write past it.
         self.row = self.item = RowWrite(None, None if check else lock, write, check)
         self._is_unanswered = is_unanswered
@@ -626,12 +633,6 @@ class ItemWork(Work):
         if self.write.judge(image, repeated=True) is Outcome.APPLIED:
             return {"Attributes": image}
         raise self.unknown(error) from error  # a later write may have replaced it, or it may still arrive
-
-
-def _policy(write: Write, connection: Any, *, once: bool) -> RetryPolicy:
-    # This package makes the attempts that botocore must not make; one more than botocore would have made.
-    most = attempts_of(connection) if once else 1
-    return RetryPolicy(most if write.is_repeatable else 0, 0 if once else None, once, reads_outcome=write.is_sent_once)
 
 
 def send_item(

@@ -26,9 +26,7 @@ from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._pynamodb import (
     class_of,
     connection_of,
-    hash_attribute_of,
     key_values_of,
-    range_attribute_of,
     serialized_key_of,
 )
 from pynamo_locking._writes.unique_rows import UniqueRows, not_unique
@@ -101,8 +99,8 @@ class Sent(NamedTuple):
     @classmethod
     def of(cls, model: type[Model], request: Mapping[str, Any], part: VersionPart, *, is_delete: bool) -> Sent:
         """Return the write that a request makes: the caller may change the instance later."""
-        named, keys = request.get("Key") or request["Item"], (hash_attribute_of(model), range_attribute_of(model))
-        key = {each.attr_name: named[each.attr_name] for each in keys if each is not None}
+        named = request.get("Key") or request["Item"]
+        key = {each.attr_name: named[each.attr_name] for each in keys.stored_keys(model)}
         return cls(model, request["TableName"], key, part, is_delete)
 
     def read(self) -> Image | None:
@@ -239,7 +237,9 @@ class Write(NamedTuple):
     @property
     def whole(self) -> Condition | None:
         """All conditions except the lock's."""
-        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
+        whole = self.condition
+        if self.claims is not None:
+            whole = conditions.both(whole, self.claims.condition())
         return conditions.both(whole, self.part.shape.known)
 
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -281,10 +281,10 @@ class Write(NamedTuple):
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
-        names = self.stored() if is_known else None
-        versions.note_writing(self.item, self.part.write_id, names)  # a user's override of the next call sees the id
+        removable = frozenset(self.values) - self.part.shape.lasting if is_known else None
+        versions.note_writing(self.item, self.part.write_id, removable)  # a user's override of the next call sees it
         self.item.update_local_version_attribute()
-        if self.operation is SAVE:
+        if self.operation is SAVE and self.part.shape.unique is not None:
             versions.note_values(self.item, self.values)
 
     def stored(self) -> dict[str, Any]:

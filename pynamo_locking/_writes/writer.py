@@ -22,8 +22,8 @@ from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import conditions, expiry, versions
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
+from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite
@@ -57,6 +57,8 @@ class Writer:
 
     Attributes:
         own: the held entry of its own lock; None from outside a lock.
+        is_embedded: whether the item carries its lock.
+        separate: what a write checks in other rows.
         surviving: stored names of declared attributes that a save leaves alone. If there are any, it is an update.
         token: the caller's name of the transaction that the writes will be part of.
         kept: returns an additional condition of a save that is sent at once.
@@ -80,17 +82,11 @@ class Writer:
         self.held_entries: Sequence[HeldEntry] = held_entries
         self.foreign_checks: Sequence[ForeignLockCheck] = foreign_checks
         self.own: HeldEntry | None = next(iter(held_entries), None)
+        self.is_embedded: bool = row is not None
+        self.separate: Sequence[HeldEntry | ForeignLockCheck] = ()
+        if not self.is_embedded:
+            self.separate = (*held_entries, *foreign_checks)
         self.surviving: tuple[str, ...] = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether the item carries its lock."""
-        return self.row is not None
-
-    @property
-    def separate(self) -> tuple[HeldEntry | ForeignLockCheck, ...]:
-        """What a write checks in other rows."""
-        return () if self.is_embedded else (*self.held_entries, *self.foreign_checks)
 
     def plan_save(
         self,
@@ -121,14 +117,28 @@ class Writer:
         claims = None
         if part.shape.unique is not None:
             claims = rows_of_save(item, values, error, checks_version=checks_version)
-        write = Write(item, SAVE, part, whole, values=values, kind=kind, claims=claims)
+        actions: Sequence[Action] = ()
+        attributes: Image | None = None
+        return_values: str | None = None
         if kept or (not checks_version and part.shape.attribute is not None):
             actions = conditions.save_actions(item, values, kept, part, stored or {})
-            return write.but(actions=actions, return_values=None if checks_version else "UPDATED_NEW")
-        keys = {each.attr_name for each in (hash_attribute_of(item), range_attribute_of(item)) if each is not None}
-        attributes = {name: value for name, value in values.items() if name not in keys}
-        part.complete_put(attributes)
-        return write.but(attributes=attributes)
+            return_values = None if checks_version else "UPDATED_NEW"
+        else:
+            key = {each.attr_name for each in keys.stored_keys(type(item))}
+            attributes = {name: value for name, value in values.items() if name not in key}
+            part.complete_put(attributes)
+        return Write(
+            item,
+            SAVE,
+            part,
+            whole,
+            actions,
+            attributes,
+            values=values,
+            kind=kind,
+            return_values=return_values,
+            claims=claims,
+        )
 
     def check_actions(self, actions: Sequence[Action]) -> None:
         """Refuse a value that is not a list of actions, and actions on the lock itself."""
@@ -179,8 +189,9 @@ class Writer:
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Save the item."""
-        kept = None if self.kept is None else self.kept()
-        data = self.send(self.plan_save(conditions.both(condition, kept), checks_version=checks_version, kind=kind))
+        if self.kept is not None:
+            condition = conditions.both(condition, self.kept())
+        data = self.send(self.plan_save(condition, checks_version=checks_version, kind=kind))
         self._note_deleted(is_deleted=False)
         return data
 

@@ -195,9 +195,7 @@ class _Handing:
 
 def test_a_lock_object_that_another_thread_uses_next(plain_item):
     """What the first thread undoes, since it was not granted the lock, is not what the second one holds."""
-    real, world = runtime.current, _InTurn()
-    runtime.install(world)
-    try:
+    with runtime.installed(_InTurn()) as world:
         holder, lock = Plain.locked("a"), Plain.locked("a", wait=0)
 
         def come() -> None:
@@ -210,6 +208,4 @@ def test_a_lock_object_that_another_thread_uses_next(plain_item):
             lock.acquire()
         assert lock.is_held
         lock.release()
-    finally:
-        runtime.install(real)
     assert Plain.lock_state("a").entries == ()
