@@ -131,11 +131,9 @@ class Touched:
     ends: tuple[dict[str, Any], ...]
 
     def key(self, axis: IntervalAttributes) -> Image:
-        """Return the key of the row."""
         return self.hash_key | {axis.key_name: self.ends[0 if axis.is_by_begin else -1]}
 
     def overlaps(self, axis: IntervalAttributes, span: Span) -> bool:
-        """Tell whether the row overlaps an interval."""
         its = axis.span_in(dict(zip(axis.stored, self.ends, strict=True))) if len(self.ends) > 1 else None
         return its is not None and its.overlaps(span)
 
@@ -196,12 +194,10 @@ class UnknownPlacements(tuple[UnknownPlacement, ...]):
 
 
 def unsure_of(item: GuardedMixin) -> UnknownPlacements:
-    """Return the writes of an instance with an unknown outcome."""
     return versions.noted(item, UnknownPlacements) or UnknownPlacements()
 
 
 def forget_unsure(item: GuardedMixin) -> None:
-    """Forget the writes, whose outcome is known now."""
     versions.drop_note(item, UnknownPlacements)
 
 
@@ -263,7 +259,6 @@ class Placing:
 
     @property
     def stored_hash_key(self) -> Image:
-        """Its hash key, in DynamoDB's form."""
         return {name: value for name, value in self.key.items() if name != self.axis.key_name}
 
     @property
@@ -387,7 +382,6 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
 
 
 def ends_in(axis: IntervalAttributes, actions: Any) -> list[Action]:
-    """Return the actions of an update that change begin or end."""
     given = actions if isinstance(actions, list) else []  # `check_actions` refuses anything else
     return [action for action in given if conditions.changed_by(action) in axis.stored]
 
@@ -451,11 +445,9 @@ class Staged:
 
     @property
     def items(self) -> TransactionItems:
-        """The items of the transaction."""
         return items_of(self.tx)
 
     def locks(self) -> Iterator[Lock[Any]]:
-        """Yield the range locks, in one canonical order."""
         return in_order(self.range_locks())
 
     def stage(self) -> None:

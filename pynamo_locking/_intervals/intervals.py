@@ -44,7 +44,6 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it contains nothing."""
         return self.lower is not None and self.upper is not None and self.lower >= self.upper
 
     def overlaps(self, other: Span) -> bool:
@@ -76,7 +75,6 @@ def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
 
 
 def enclosing(spans: Sequence[Span]) -> Span:
-    """Return the smallest span that contains all of these."""
     uppers = [span.upper for span in spans if span.upper is not None]
     return Span(min(spans, key=begin_of).lower, max(uppers) if len(uppers) == len(spans) else None)
 
@@ -155,7 +153,6 @@ class IntervalAttributes:
         return {bound[0]: bound[1]}
 
     def edge(self, value: Any, name: str) -> Edge | None:
-        """Return a begin or an end; None stays None."""
         return None if value is None else _edge(self.value(value, name), value)
 
     def span(self, begin: Any, end: Any) -> Span:
@@ -179,7 +176,6 @@ class IntervalAttributes:
         return extent_of(lower, upper)
 
     def is_stored(self) -> Condition:
-        """Return the condition that there is such a row."""
         stored: Condition = Place(self.key_name).exists()
         return stored
 
@@ -209,7 +205,6 @@ class IntervalAttributes:
         return is_open
 
     def key_in(self, image: Image) -> Image:
-        """Return the key of a stored row."""
         hash_key: Any = hash_attribute_of(self.model)
         return {name: image[name] for name in (hash_key.attr_name, self.key_name)}
 

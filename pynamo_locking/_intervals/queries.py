@@ -241,5 +241,4 @@ class IntervalQueries(Generic[_M]):
 
 
 def value_of(edge: Edge | None) -> Any:
-    """Return an end of an interval as the model has it; None if it is open."""
     return None if edge is None else edge.value

@@ -435,7 +435,6 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _row_of_key(cls, key: dict[str, Any]) -> LockRow | None:
-        """Return the row of an item's embedded lock; None if its model has no lock attribute."""
         lock = cls._lock_attribute()
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 

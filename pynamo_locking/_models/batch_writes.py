@@ -405,7 +405,6 @@ def _check_replaces(before: RowWrite, write: Write | None, key: ItemKey) -> None
 
 
 def _invalid(message: str, table: str) -> ConfigurationError:
-    """Return the error for what DynamoDB would refuse."""
     return also(ConfigurationError, TransactWriteError)(message, cause=responses.invalid(message, table))
 
 
@@ -568,7 +567,6 @@ class GuardedBatch(Generic[M]):
             self._commit()
 
     def __del__(self) -> None:
-        """Warn of a batch that nobody has sent."""
         if not self._has_ended:
             warn_of_lost_writes(self, [job.identity or type(job.item).__name__ for job in self._jobs])
 

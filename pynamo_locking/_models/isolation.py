@@ -164,7 +164,6 @@ class IsolatedReader:
         return [*self.committed(model, list(zip(keys, self.stored(model, keys), strict=True)), self.resolver())]
 
     def resolver(self) -> Resolver:
-        """Return what resolves the intents that one operation finds."""
         return Resolver(deadline=self._deadline, priority=self.priority)
 
     def committed(

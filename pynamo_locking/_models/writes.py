@@ -51,7 +51,6 @@ class Participation:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction can still be committed."""
         return self._items() is not None
 
     def has(self, model: type[Model], hash_key: Any, range_key: Any) -> bool:
@@ -61,7 +60,6 @@ class Participation:
         return member is not None and endpoint_of(member.model) == endpoint_of(model)
 
     def end(self) -> None:
-        """Note the end of the transaction."""
         self._items = lambda: None
 
     def __reduce__(self) -> Any:
@@ -231,11 +229,9 @@ class GuardedMixin(ReadingMixin):
 
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
-        """See `inserted`."""
         raise _without_intervals(cls)
 
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
-        """See `moved`."""
         raise _without_intervals(type(self))
 
     def before_save(self) -> None:

@@ -107,7 +107,6 @@ SUSPENDED: Final = "suspended#"
 
 
 def is_own_row(item: TransactionItem) -> bool:
-    """Tell whether an item is a row of the transactions' own table."""
     return issubclass(type(item.instances.present), TransactionTable)
 
 
@@ -291,7 +290,6 @@ class MultiRequestCommit:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the transaction is known to be committed."""
         return self._stage is CommitStage.DECIDED
 
     def run(self) -> None:
@@ -510,7 +508,6 @@ def participant(row: LockRow, changes_row: str) -> dict[str, Any]:
 
 
 def key_size(stored: dict[str, Any]) -> int:
-    """Return how much a participant adds to its row."""
     return item_size({"": stored}) + 1
 
 
@@ -549,7 +546,6 @@ class CommitRun:
         return plan
 
     def direct(self) -> list[TransactionItem]:
-        """Return the items that the deciding transaction writes itself."""
         return [self._items[i] for i in self.plan().direct]
 
     def _facts(self, *, is_long: bool) -> list[ItemFacts]:
@@ -620,7 +616,6 @@ class CommitRun:
             self._assembly.note_commit()
 
     def check_reads(self) -> None:
-        """Check that all items are what they were when they were read."""
         with conflicts(TransactWriteError):
             validate(self._items, self._resolver(), is_snapshot=True)
 

@@ -84,7 +84,6 @@ class Counted:
 
     @staticmethod
     def has_room(names: dict[str, Any]) -> bool:
-        """Tell whether one transaction may name so much."""
         return effects.size_of({_NAMED: names}) <= _MOST_BYTES
 
 
@@ -420,7 +419,6 @@ class TransactionItems:
         return None if item is None or item.is_unused else item
 
     def written(self, instance: GuardedMixin) -> TransactionItem | None:
-        """Return the item of an instance, if the transaction writes it."""
         item = self._known(identity_of(instance))
         return None if item is None or item.plan.write is None else item
 
@@ -529,7 +527,6 @@ class TransactionItems:
         self.guards.settle(model, stored, guard)
 
     def count_in_guard(self, item: TransactionItem) -> None:
-        """Count a created or deleted item in the guard of its hash key."""
         hash_key = {} if is_guarding_table(item.model) else dict([next(iter(item.key.items()))])
         self.guards.count(item, hash_key, self._guard(item.model, hash_key))
 
@@ -627,7 +624,6 @@ class TransactionItems:
 
 
 def identity_of(instance: GuardedMixin) -> ItemKey:
-    """Return the identity of the item that an instance shows."""
     return ItemKey.of(connection_of(instance).table_name, key_of(type(instance), *key_values_of(instance)))
 
 

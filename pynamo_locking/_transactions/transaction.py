@@ -755,17 +755,14 @@ class Transaction:
 
 
 def items_of(transaction: Transaction) -> TransactionItems:
-    """Return the items of a transaction."""
     return transaction._items
 
 
 def idempotency_key_of(transaction: Transaction) -> str | None:
-    """Return the idempotency key of a transaction, if it has one."""
     return transaction._options.idempotency_key
 
 
 def is_committed(transaction: Transaction) -> bool:
-    """Tell whether a transaction is known to be committed."""
     return transaction._is_committed
 
 
@@ -778,12 +775,10 @@ def is_done_before(transaction: Transaction, model: type[GuardedMixin]) -> bool:
 
 
 def check_writable(transaction: Transaction) -> None:
-    """Raise a `ConfigurationError` if the transaction is over, or read only."""
     transaction._check_writable()
 
 
 def count_in_guard(transaction: Transaction, item: TransactionItem) -> None:
-    """Count a new or deleted item in the guard of queries of its hash key, if its model has one."""
     transaction._count_in_guard(item)
 
 

@@ -274,7 +274,6 @@ class _Fitting:
     least: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show what fits."""
         yield self.table if options.max_width >= self.least else self.lines
 
 

@@ -268,7 +268,6 @@ def _facts_of(event: LockEvent) -> dict[str, Any]:
 
 
 def _note(event: Event, attributes: dict[str, Any]) -> None:
-    """Note an event in the span that is current where it happens."""
     trace.get_current_span().add_event(type(event).__name__, attributes, event.time_ms * _NS_PER_MS)
 
 

@@ -134,7 +134,6 @@ class Story:
             self._note(name, self._sentence(request, fault, answer, changes))
 
     def ended(self, name: str, error: BaseException) -> None:
-        """Note that the function of a process has raised an error."""
         self._note(name, f"ended with {type(error).__name__}")
 
     def _note(self, who: str, what: str) -> None:

@@ -276,7 +276,6 @@ class MemoryClient:
         return self._make_api_call(operation, kwargs)
 
     def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Make a request, as PynamoDB does."""
         return self._database.handle(operation_name, operation_kwargs)
 
     def close(self) -> None:

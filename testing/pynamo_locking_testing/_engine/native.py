@@ -93,7 +93,6 @@ class Transaction:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an answer."""
         return self.outcome is not None
 
     @property

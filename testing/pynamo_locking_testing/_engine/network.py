@@ -307,7 +307,6 @@ class Network(MemoryDynamoDB):
             self._partitions.take(_partition(place), units, reading=reading, now=now)
 
     def back_off(self) -> None:
-        """Let a client wait before it repeats a request."""
         if self._scheduler.current is not None:
             self._scheduler.block(_BACK_OFF_S, "backs off")
 
@@ -386,15 +385,12 @@ class Network(MemoryDynamoDB):
         return self._store.table(place.table).primary.get(place.key)
 
     def key_names(self, table: str) -> frozenset[str]:
-        """Return the names of a table's key."""
         return frozenset(self._store.table(table).schema.names)
 
     def images(self, table: str) -> list[Image]:
-        """Return all items of a table as they are stored."""
         return [record.item for record in self._store.table(table).primary.scan(None, 0, 1)]
 
     def image(self, place: Place) -> Image | None:
-        """Return an item as it is stored."""
         record = self._record(place)
         return None if record is None else record.item
 

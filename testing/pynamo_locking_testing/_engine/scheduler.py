@@ -182,7 +182,6 @@ class Scheduler:
         self.landings.clear()
 
     def let_land(self) -> None:
-        """Let everything arrive that is still on its way."""
         while self.landings:
             self.landings.pop(0).land()
 
@@ -214,7 +213,6 @@ class Scheduler:
         return me.was_woken
 
     def wake(self, actor: Actor) -> None:
-        """Let a blocked actor run again."""
         if actor.is_blocked:
             actor.is_blocked, actor.was_woken, actor.wakes_at = False, True, None
 
