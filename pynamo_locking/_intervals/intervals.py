@@ -107,7 +107,7 @@ def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
 
 
 #: Set on a model class: its `IntervalAttributes`, worked out once.
-_AXIS: Final = "_pynamo_locking_axis"
+_INTERVAL: Final = "_pynamo_locking_interval"
 
 #: An open end, as guards name it. PynamoDB stores no attribute for None, other programs may store this.
 _OPEN: Final[dict[str, Any]] = {"NULL": True}
@@ -229,10 +229,10 @@ def _edge(stored: dict[str, Any], value: Any) -> Edge:
 
 def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
     """Return a model's `IntervalAttributes`; refuse a model that cannot keep its rows from overlapping."""
-    axis: IntervalAttributes | None = vars(model).get(_AXIS)
-    if axis is None:
-        axis = _find_axis(model)
-        setattr(model, _AXIS, axis)
+    interval: IntervalAttributes | None = vars(model).get(_INTERVAL)
+    if interval is None:
+        interval = _find_interval(model)
+        setattr(model, _INTERVAL, interval)
     check_model(model)
     table = getattr(model.Meta, "lock_table", None)
     if not (isinstance(table, type) and issubclass(table, NamedLock)):
@@ -240,10 +240,10 @@ def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
             f"{model.__name__} has no place for the guards of its intervals: name a subclass of NamedLock in "
             f"Meta.lock_table (it is {table!r})."
         )
-    return axis
+    return interval
 
 
-def _find_axis(model: type[GuardedMixin]) -> IntervalAttributes:
+def _find_interval(model: type[GuardedMixin]) -> IntervalAttributes:
     attributes = model.get_attributes()
     names = getattr(model.Meta, "interval", None)
     if not (isinstance(names, (tuple, list)) and len(names) == 2 and all(name in attributes for name in names)):  # noqa: PLR2004 - begin and end

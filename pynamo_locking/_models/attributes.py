@@ -443,12 +443,12 @@ class PlacedMixin(_Base):
         if lock is None or self._lock_creates_item:
             return self._lock_target(*values, self.lock_settings()).row
         key = keys.key_of(type(self), *values)
-        own = context.read_under(self)
-        if own is not None and own.row.model is type(self) and own.row.key == key:
-            return own.row
+        held = context.read_under(self)
+        if held is not None and held.row.model is type(self) and held.row.key == key:
+            return held.row
         return self._lock_row(key, lock, self.lock_settings(), "")
 
-    def _own_entry(self, row: LockRow) -> HeldEntry | None:
+    def _held_entry(self, row: LockRow) -> HeldEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
         if context.holds_nothing() and context.read_under(self) is None:
             return None

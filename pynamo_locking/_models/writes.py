@@ -56,8 +56,8 @@ class Participation:
     def has(self, model: type[Model], hash_key: Any, range_key: Any) -> bool:
         """Tell whether it has the item of a model with this key, in whichever instance."""
         identity = ItemKey.of(model.Meta.table_name, key_of(model, hash_key, range_key))
-        member = self._items().by_key.get(identity) if self.is_open else None
-        return member is not None and endpoint_of(member.model) == endpoint_of(model)
+        item = self._items().by_key.get(identity) if self.is_open else None
+        return item is not None and endpoint_of(item.model) == endpoint_of(model)
 
     def end(self) -> None:
         self._items = lambda: None
@@ -172,13 +172,13 @@ class GuardedMixin(ReadingMixin):
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
             row = self._lock_row_of_item()
-            own = self._own_entry(row)
-            return Writer(self, [] if own is None else [own], lock=attribute, row=row)
+            held = self._held_entry(row)
+            return Writer(self, [] if held is None else [held], lock=attribute, row=row)
         if enforced is None:
             extents = self._extents() if self._may_be_held_elsewhere() else ()
         elif extents is None:
             extents = self._extents()
-        held_entries = self._own_entries_elsewhere(extents)
+        held_entries = self._held_entries_elsewhere(extents)
         foreign_checks = [] if enforced is None else self._foreign_checks(held_entries, extents)
         if held_entries or foreign_checks:
             return Writer(self, held_entries, foreign_checks=foreign_checks)
@@ -186,16 +186,16 @@ class GuardedMixin(ReadingMixin):
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return Writer(self) if has_parts else None
 
-    def _own_entries_elsewhere(self, extents: Sequence[LockMode]) -> list[HeldEntry]:
+    def _held_entries_elsewhere(self, extents: Sequence[LockMode]) -> list[HeldEntry]:
         """Return the held entries of its own lock and of locks around it: the write must check all of them."""
         if not self._may_be_held_elsewhere():
             return []
-        own = self._own_entry(self._lock_row_of_item())
-        return [each for each in (own, self._range_entry(extents), self._table_entry()) if each is not None]
+        held = self._held_entry(self._lock_row_of_item())
+        return [each for each in (held, self._range_entry(extents), self._table_entry()) if each is not None]
 
     def _foreign_checks(self, held_entries: Sequence[HeldEntry], extents: Sequence[LockMode]) -> list[ForeignLockCheck]:
         """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
-        checks, held = list[ForeignLockCheck](), {own.row.identity: own.entry.lock_mode for own in held_entries}
+        checks, held = list[ForeignLockCheck](), {each.row.identity: each.entry.lock_mode for each in held_entries}
         for row, parts in self._enforced_rows(extents):
             mine = held.get(row.identity)
             if mine is None:
@@ -219,11 +219,11 @@ class GuardedMixin(ReadingMixin):
         condition: Condition | None,
         actions: Sequence[Action] | None = None,  # noqa: ARG002 - for subclasses
         *,
-        member: Any = None,  # noqa: ARG002
+        planned: Any = None,  # noqa: ARG002
     ) -> Condition | None:
         """Return the condition of a save or an update in a transaction. Subclasses add to it, or refuse the write.
 
-        The item is the `member` of a `Transaction`, if it has such.
+        `planned` is the item of a `Transaction` that does the write, if there is one.
         """
         return condition
 
@@ -421,8 +421,8 @@ class GuardedMixin(ReadingMixin):
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
         """
-        own = context.read_under(self)
-        if own is not None and not own.ownership.is_held:
+        held = context.read_under(self)
+        if held is not None and not held.ownership.is_held:
             versions.drop_note(self, HeldEntry)
         super().refresh(consistent_read, include_expired=include_expired)
 

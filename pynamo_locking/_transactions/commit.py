@@ -182,8 +182,8 @@ def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -
     Of several attempts with one key, the key tells of all, and so does the error of the last one.
     """
     has_key = options.idempotency_key is not None
-    is_told = (path is CommitPath.NATIVE and needs_table(options)) or (has_key and bool(options.earlier))
-    if is_told and isinstance(error, OutcomeUnknown):
+    is_stored = (path is CommitPath.NATIVE and needs_table(options)) or (has_key and bool(options.earlier))
+    if is_stored and isinstance(error, OutcomeUnknown):
         error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
         ask = _by_key if has_key else _by_record
         ask_by(error, OutcomeQuery(partial(ask, options, check_table(options), runtime.current.monotonic())))

@@ -234,7 +234,7 @@ class Transaction:
         """
         prepare_save(item, "tx.save()")
         planned = self._item_of(item, replaces=True)
-        planned.save(kept_condition(item, condition, member=planned), checks=add_version_condition)
+        planned.save(kept_condition(item, condition, planned=planned), checks=add_version_condition)
         self._count_in_guard(planned)
 
     def update(
@@ -258,7 +258,7 @@ class Transaction:
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         planned = self._item_of(item)
-        planned.update(actions, kept_condition(item, condition, actions, member=planned), checks=add_version_condition)
+        planned.update(actions, kept_condition(item, condition, actions, planned=planned), checks=add_version_condition)
         self._count_in_guard(planned)
 
     def delete(

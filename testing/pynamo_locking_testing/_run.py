@@ -194,20 +194,20 @@ class Run:
 
 def _require(name: str, holds: Callable[[], object]) -> None:
     try:
-        told = holds()
+        answer = holds()
     except AssertionError as error:
         detail = f": {error}".partition("\n")[0].removesuffix(": ")
         raise Broken(f"world.{name} failed: {_source(holds)}{detail}") from None
     except Exception as error:
         raise Broken(f"world.{name} raised {type(error).__name__}: {error}: {_source(holds)}") from error
-    _check_synchronous(f"a check of world.{name}", told)
-    if told is not None and not told:
+    _check_synchronous(f"a check of world.{name}", answer)
+    if answer is not None and not answer:
         raise Broken(f"world.{name} failed: {_source(holds)}")
 
 
-def _check_synchronous(what: str, told: object) -> None:
-    if inspect.iscoroutine(told):
-        told.close()
+def _check_synchronous(what: str, answer: object) -> None:
+    if inspect.iscoroutine(answer):
+        answer.close()
         raise SimulationError(f"{what} is a coroutine function, which nobody awaits: write it with `def`")
 
 

@@ -321,7 +321,7 @@ def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: An
     row = handle_of(found).target.row
     holders = inspection.state(row).holders
     if not holders:
-        raise ConfigurationError(f"no party holds {row.label}, so no party can lose it.")
+        raise ConfigurationError(f"nobody holds {row.label}, so nobody can lose it.")
     for entry in holders:
         _elsewhere(partial(inspection.break_entry, row, entry.ticket))
     lost = {entry.id for entry in holders}
