@@ -262,7 +262,7 @@ class Placing:
         return {name: value for name, value in self.key.items() if name != self.interval.key_name}
 
     @property
-    def leaves(self) -> Image | None:
+    def old_key(self) -> Image | None:
         """Its stored key, as far as is known."""
         return self.key if self.is_adopted else self.stored_at
 
@@ -350,8 +350,8 @@ def moving(interval: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any
     """Return the placing of a move of a stored row."""
 
     def write(tx: Transaction) -> TransactionItem:
-        if placing.key != placing.leaves:
-            _leave(tx, row)
+        if placing.key != placing.old_key:
+            _delete_stored(tx, row)
         for name, value in zip(interval.names, (begin, end), strict=True):
             setattr(row, name, value)
         item = placing.item_in(tx)
@@ -364,7 +364,7 @@ def moving(interval: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any
     return placing
 
 
-def _leave(tx: Transaction, row: GuardedMixin) -> None:
+def _delete_stored(tx: Transaction, row: GuardedMixin) -> None:
     """Delete the stored row, and make the instance a new row."""
     old = type(row)()
     old.attribute_values = dict(row.attribute_values)
@@ -529,7 +529,7 @@ class StagedInserts:
         ours = [each for each in named if self._is_ours(each.key(self._interval))]
         touched = [each for each in named if not self._is_ours(each.key(self._interval))]
         in_the_way = any(
-            each.overlaps(self._interval, placing.span) and each.key(self._interval) != placing.leaves
+            each.overlaps(self._interval, placing.span) and each.key(self._interval) != placing.old_key
             for each in touched
             for placing in self._group
         )
@@ -543,7 +543,7 @@ class StagedInserts:
             found = self._search()
         self._touched = touched + ours
         self._left = [placing for placing in self._group if not self._is_done(placing, self._stored(placing, found))]
-        leaving = [placing.leaves for placing in self._left]
+        leaving = [placing.old_key for placing in self._left]
         found = [each for each in found if self._interval.key_in(each[0]) not in leaving]
         for placing in self._left:
             self._check_free(placing, found)
@@ -556,7 +556,7 @@ class StagedInserts:
         for placing in self._left:
             placing.item = placing.write(self._tx)
             count_in_guard(self._tx, placing.item)
-        self._clear()
+        self._delete_expired()
         removed = [item.key for item in self._written() if item.is_deleted]
         removed += [key for identity, key in items_of(self._tx).gone.items() if identity in self._ours]
         touched = self._touched + [Touched(self._hash_key, (key[self._interval.key_name],)) for key in removed]
@@ -578,10 +578,10 @@ class StagedInserts:
                     f"update out, or delete the row."
                 )
 
-    def _clear(self) -> None:
+    def _delete_expired(self) -> None:
         """Delete expired rows that overlap: a write of a copy could extend their lifetime."""
         items = items_of(self._tx)
-        kept = [key for placing in self._group for key in (placing.key, placing.leaves)]
+        kept = [key for placing in self._group for key in (placing.key, placing.old_key)]
         for image in {repr(self._interval.key_in(each)): each for each in self._expired}.values():
             key, expired = self._interval.key_in(image), as_model(self._interval.model, image)
             if key in kept or self._is_ours(key) or versions.known_state(expired).version is None:
@@ -598,7 +598,7 @@ class StagedInserts:
 
     def _search(self) -> list[tuple[Image, Span]]:
         """Return the rows that may overlap the new ones, without those that are about to move away."""
-        leaving = {self._identity(placing.leaves) for placing in self._group if placing.leaves is not None}
+        leaving = {self._identity(placing.old_key) for placing in self._group if placing.old_key is not None}
         hidden, most = leaving | self._ours.keys(), _MOST_TOLD + len(self._group)
         found, reader = list[Any](), items_of(self._tx).reader
         for span in joined(placing.span for placing in self._group):

@@ -173,7 +173,7 @@ class Intervals(IntervalQueries[_M]):
         finally:
             _show(row, interval, before)
         held: Any = getattr(row._make_writer(), "own", None)
-        if held is not None and held.item.edits and placing.key != placing.leaves:
+        if held is not None and held.item.edits and placing.key != placing.old_key:
             raise ConfigurationError(
                 f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
                 f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
@@ -248,7 +248,7 @@ class Intervals(IntervalQueries[_M]):
     def _check_same_table(self, row: _M, method: str) -> None:
         """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
         model = type(row)
-        if model is not self._model and _where(model) != _where(self._model):
+        if model is not self._model and _storage_of(model) != _storage_of(self._model):
             raise ConfigurationError(
                 f"{model.__name__} is not stored where {self._model.__name__} looks for rows (another table, or "
                 f"another Meta.interval): call {model.__name__}.intervals.{method}(...)."
@@ -393,7 +393,7 @@ class IntervalMixin(VersionedMixin):
         else:
             self._prepare_save()
             _refuse_without_version(self)
-        with _dressed(PutError):
+        with _errors_of_a_single_write(PutError):
             placing = saving(interval, self, condition, checks=add_version_condition)
             its = None if stored is None else interval.span_in(stored[1])
             if its is not None:
@@ -428,7 +428,7 @@ class IntervalMixin(VersionedMixin):
             return super().update(actions, condition, add_version_condition=add_version_condition)
         end = literal_end(interval, ends)
         placing = updating(interval, self, end, actions, condition, checks=add_version_condition)
-        with _dressed(UpdateError):
+        with _errors_of_a_single_write(UpdateError):
             Intervals(type(self))._place([placing], UpdateError)
         return {"Attributes": self.serialize()}
 
@@ -447,7 +447,7 @@ class IntervalMixin(VersionedMixin):
         return interval.has_end(getattr(self, interval.other))
 
     @override
-    def _kept(
+    def _placement_condition(
         self, condition: Condition | None, actions: Sequence[Action] | None = None, *, planned: Any = None
     ) -> Condition | None:
         interval = interval_attributes_of(type(self))
@@ -514,7 +514,7 @@ def _show(row: IntervalMixin, interval: IntervalAttributes, ends: Iterable[Any])
         setattr(row, name, value)
 
 
-def _where(model: type[IntervalMixin]) -> object:
+def _storage_of(model: type[IntervalMixin]) -> object:
     """Return where the rows of a model are stored, and with which keys and intervals."""
     interval, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
     attributes = [of[name] for name in (hash_name_of(model), *interval.names)]
@@ -523,7 +523,7 @@ def _where(model: type[IntervalMixin]) -> object:
 
 
 @contextlib.contextmanager
-def _dressed(kind: type[PynamoDBException]) -> Iterator[None]:
+def _errors_of_a_single_write(kind: type[PynamoDBException]) -> Iterator[None]:
     """Turn the errors of a transaction, and of its reads, into those that callers of a single write expect."""
     try:
         yield

@@ -200,7 +200,7 @@ class TransactWrite(PynamoTransactWrite):
         prepare_save(model, "TransactWrite.save()")
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
-            condition = model._kept(condition)
+            condition = model._placement_condition(condition)
         if writer is not None:
             write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
             self._add_write(writer, write)
@@ -227,7 +227,7 @@ class TransactWrite(PynamoTransactWrite):
         """Update an item. See PynamoDB's `TransactWrite.update`."""
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
-            condition = model._kept(condition, actions)
+            condition = model._placement_condition(condition, actions)
         if writer is not None:
             self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
             return

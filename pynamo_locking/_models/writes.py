@@ -74,17 +74,17 @@ def check_alone(item: Model) -> None:
     """Refuse a write of an instance that an open transaction has: it would go past the transaction."""
     taken = versions.noted(item, Participation)
     if taken is not None and taken.is_open:
-        raise _goes_past(type(item), key_values_of(item))
+        raise _error_of_bypass(type(item), key_values_of(item))
 
 
 def check_read_alone(model: type[Model], hash_key: Any, range_key: Any) -> None:
     """Refuse to read and write an item that the open transaction of this context has: its commit would be stale."""
     here = open_here.get()
     if here is not None and here.has(model, hash_key, range_key):
-        raise _goes_past(model, (hash_key, range_key))
+        raise _error_of_bypass(model, (hash_key, range_key))
 
 
-def _goes_past(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
+def _error_of_bypass(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
     return ConfigurationError(
         f"{label_of(model, key)} is in an open transaction, and this write would go past it: nothing was sent. Call "
         f"tx.save(item), tx.update() or tx.delete() of the transaction, or write after its end."
@@ -214,7 +214,7 @@ class GuardedMixin(ReadingMixin):
         rows = 0 if declared is None else 2 * len(declared.groups)
         return 1 + rows + max(enforced, int(self._may_be_held_elsewhere()))
 
-    def _kept(
+    def _placement_condition(
         self,
         condition: Condition | None,
         actions: Sequence[Action] | None = None,  # noqa: ARG002 - for subclasses
@@ -468,7 +468,7 @@ class GuardedMixin(ReadingMixin):
         """Build the Put of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
         writer = self._writer_for_pynamodb()
         prepare_save(self, "PynamoDB's TransactWrite")
-        condition = self._kept(condition)
+        condition = self._placement_condition(condition)
         if writer is None:
             return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
         write = writer.plan_save(condition, checks_version=True, error=TransactWriteError)
@@ -485,7 +485,7 @@ class GuardedMixin(ReadingMixin):
     ) -> dict[str, Any]:
         """Build the Update of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
         writer = self._writer_for_pynamodb()
-        condition = self._kept(condition, actions)
+        condition = self._placement_condition(condition, actions)
         if writer is None:
             return super().get_update_kwargs_from_instance(
                 [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition

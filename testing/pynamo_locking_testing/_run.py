@@ -145,12 +145,12 @@ class Run:
                 self.headline = str(error)
 
     def _run_processes(self) -> None:
-        self._look("always")
+        self._check_required("always")
         self._is_running = True
         self._scheduler.run()
         self._scheduler.let_land()
         self._is_running = False
-        self._look("finally_")
+        self._check_required("finally_")
 
     def _live(self, process: SimulatedProcess, call: Callable[[], Any]) -> None:
         try:
@@ -176,12 +176,12 @@ class Run:
         self.story.on_changes(request, changes)
         if changes and self._is_running and not self._is_looking:
             try:
-                self._look("always")
+                self._check_required("always")
             except Exception as error:
                 self._scheduler.fail(error)  # the client would take it for an answer of DynamoDB's, and go on
                 raise
 
-    def _look(self, name: str) -> None:
+    def _check_required(self, name: str) -> None:
         """Check what is required; reads for that are made by nobody, and take no time."""
         current, self._scheduler.current = self._scheduler.current, None
         now, self._is_looking = self._scheduler.now, True

@@ -546,18 +546,18 @@ class VirtualProcess(ClockView):
     """
 
     def __enter__(self) -> Self:
-        _go_to((*_ENTERED.get(), self))
+        _set_views((*_ENTERED.get(), self))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _go_to(_ENTERED.get()[:-1])
+        _set_views(_ENTERED.get()[:-1])
 
 
 #: What the running code holds in the processes that it has left, to enter them again.
 _HELD: Final[ContextVar[Mapping[ClockView | None, Any]]] = ContextVar("pynamo_locking_held_by_view", default={})  # noqa: B039 - never mutated
 
 
-def _go_to(views: tuple[ClockView, ...]) -> None:
+def _set_views(views: tuple[ClockView, ...]) -> None:
     """Let the running code be in the last of these, with the locks that it holds there."""
     held = {**_HELD.get(), view_here(): context.held_by_context.get()}
     _HELD.set(held)
@@ -635,12 +635,12 @@ class _Heartbeats:
         self._guard = runtime.Runtime().mutex()
 
     def add(self, held: HeldEntry) -> None:
-        self._mine().add(held)
+        self._thread_of_view().add(held)
 
     def remove(self, held: HeldEntry) -> None:
-        self._mine().remove(held)
+        self._thread_of_view().remove(held)
 
-    def _mine(self) -> HeartbeatThread:
+    def _thread_of_view(self) -> HeartbeatThread:
         view = view_here()
         with self._guard:
             if view not in self._by_view:

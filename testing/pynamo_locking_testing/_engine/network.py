@@ -139,7 +139,7 @@ class Network(MemoryDynamoDB):
             operation,
             is_consistent=bool(kwargs.get("ConsistentRead")),
             may_conflict=operation not in READS,
-            knows_itself=_knows_itself(request),
+            knows_itself=_is_fenced(request),
             now=self._scheduler.now,
         )
         fault = self._throttle(request, fault)
@@ -217,7 +217,7 @@ class Network(MemoryDynamoDB):
 
     def _strike(self, fault: Fault | None, actor: Actor) -> None:
         if self._steps is not None:
-            self._steps.leave_all_of(actor.process)
+            self._steps.detach_callers_of(actor.process)
         if fault in {Fault.CRASH_BEFORE, Fault.CRASH_AFTER}:
             self._scheduler.kill(actor.process)
             raise Dead
@@ -395,7 +395,7 @@ class Network(MemoryDynamoDB):
         return None if record is None else record.item
 
 
-def _knows_itself(request: Request) -> bool:
+def _is_fenced(request: Request) -> bool:
     """Tell whether an update is made under a lock, or to take one: it then knows a copy that its sender does not.
 
     A delete does not, nor what checks nothing of the past.
