@@ -548,8 +548,8 @@ ROWS: Final = (
     (
         "a refreshed instance still belongs to a lost lock",
         "_models/writes.py",
-        "if own is not None and not own.ownership.is_held:",
-        "if own is not None and own.ownership.is_held:",
+        "if held is not None and not held.ownership.is_held:",
+        "if held is not None and held.ownership.is_held:",
         "integration/models/test_reading.py::test_an_item_of_a_lock_that_was_lost_is_saved_after_a_refresh",
     ),
     (
@@ -737,8 +737,8 @@ ROWS: Final = (
     (
         "a row that ends where a look begins hides those behind it",
         "_intervals/queries.py",
-        "path < edge if axis.is_by_begin else path > edge",
-        "path < edge if axis.is_by_begin else path >= edge",
+        "path < edge if interval.is_by_begin else path > edge",
+        "path < edge if interval.is_by_begin else path >= edge",
         "integration/intervals/test_intervals.py::test_the_end_may_be_the_range_key",
     ),
     (

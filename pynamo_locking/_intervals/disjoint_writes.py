@@ -104,9 +104,9 @@ class ConflictRow(OwnRows, VersionedMixin, Model):
 _models: dict[type[Any], type[ConflictRow]] = {}
 
 
-def guards_of(axis: IntervalAttributes) -> type[ConflictRow]:
+def guards_of(interval: IntervalAttributes) -> type[ConflictRow]:
     """Return the model of the guards of a model's rows; it uses the connection of their table of locks."""
-    table: Any = axis.model.Meta.lock_table  # type: ignore[attr-defined]
+    table: Any = interval.model.Meta.lock_table  # type: ignore[attr-defined]
     connection = connection_of(table)
     model = _models.get(table)
     if model is None or connection_of(model) is not connection:
@@ -130,13 +130,11 @@ class Touched:
     hash_key: Image
     ends: tuple[dict[str, Any], ...]
 
-    def key(self, axis: IntervalAttributes) -> Image:
-        """Return the key of the row."""
-        return self.hash_key | {axis.key_name: self.ends[0 if axis.is_by_begin else -1]}
+    def key(self, interval: IntervalAttributes) -> Image:
+        return self.hash_key | {interval.key_name: self.ends[0 if interval.is_by_begin else -1]}
 
-    def overlaps(self, axis: IntervalAttributes, span: Span) -> bool:
-        """Tell whether the row overlaps an interval."""
-        its = axis.span_in(dict(zip(axis.stored, self.ends, strict=True))) if len(self.ends) > 1 else None
+    def overlaps(self, interval: IntervalAttributes, span: Span) -> bool:
+        its = interval.span_in(dict(zip(interval.stored, self.ends, strict=True))) if len(self.ends) > 1 else None
         return its is not None and its.overlaps(span)
 
 
@@ -196,12 +194,10 @@ class UnknownPlacements(tuple[UnknownPlacement, ...]):
 
 
 def unsure_of(item: GuardedMixin) -> UnknownPlacements:
-    """Return the writes of an instance with an unknown outcome."""
     return versions.noted(item, UnknownPlacements) or UnknownPlacements()
 
 
 def forget_unsure(item: GuardedMixin) -> None:
-    """Forget the writes, whose outcome is known now."""
     versions.drop_note(item, UnknownPlacements)
 
 
@@ -226,7 +222,7 @@ class Placing:
     """A row, and its new interval `span`. Keys are in DynamoDB's form, but for the `hash_key` of the model.
 
     Attributes:
-        write: adds the write to a transaction, and returns the `member`.
+        write: adds the write to a transaction, and returns the `item`.
         kind: of the write: `SAVE`, `MOVE` or `UPDATE`.
         asked: returns a digest of the request, equal for equal requests.
         key: its new key.
@@ -236,7 +232,7 @@ class Placing:
         extents: its old and new intervals, as the locks of ranges see them.
     """
 
-    axis: IntervalAttributes
+    interval: IntervalAttributes
     row: GuardedMixin
     span: Span
     write: Callable[[Transaction], TransactionItem]
@@ -247,55 +243,54 @@ class Placing:
     guard: str = field(init=False)
     stored_at: Image | None = field(default=None, init=False)
     is_adopted: bool = field(default=False, init=False)
-    member: TransactionItem | None = field(default=None, init=False)
+    item: TransactionItem | None = field(default=None, init=False)
     extents: list[LockMode] = field(init=False)
 
     def __post_init__(self) -> None:
         self.hash_key = key_values_of(self.row)[0]
-        edge = self.span.lower if self.axis.is_by_begin else self.span.upper
+        edge = self.span.lower if self.interval.is_by_begin else self.span.upper
         assert edge is not None  # noqa: S101 - `whole` has checked it
         self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
         [stored] = self.stored_hash_key.values()
-        meta: Any = self.axis.model.Meta
+        meta: Any = self.interval.model.Meta
         longest = own_keys_of(meta.lock_table).longest_name
         self.guard = guard_name(meta.table_name, next(iter(stored.items())), longest=longest)
-        self.extents = [*extents_of(self.row), self.axis.extent(self.span)]
+        self.extents = [*extents_of(self.row), self.interval.extent(self.span)]
 
     @property
     def stored_hash_key(self) -> Image:
-        """Its hash key, in DynamoDB's form."""
-        return {name: value for name, value in self.key.items() if name != self.axis.key_name}
+        return {name: value for name, value in self.key.items() if name != self.interval.key_name}
 
     @property
-    def leaves(self) -> Image | None:
+    def old_key(self) -> Image | None:
         """Its stored key, as far as is known."""
         return self.key if self.is_adopted else self.stored_at
 
-    def member_in(self, tx: Transaction) -> TransactionItem:
+    def item_in(self, tx: Transaction) -> TransactionItem:
         """Return the row as an item of a transaction, whose locks of ranges see the old and the new interval."""
-        member = items_of(tx).of(self.row, is_write=True, replaces=self.kind != UPDATE)
-        member.extents = self.extents
-        return member
+        item = items_of(tx).of(self.row, is_write=True, replaces=self.kind != UPDATE)
+        item.extents = self.extents
+        return item
 
     @property
     def unsure(self) -> UnknownPlacement | None:
         """The write, once there is one, to be remembered if its outcome is unknown."""
-        write = None if self.member is None else self.member.plan.write
+        write = None if self.item is None else self.item.plan.write
         if write is None or write.part.write_id is None:
             return None
         return UnknownPlacement(write.part.write_id, self.kind, self.asked())
 
 
-def whole(axis: IntervalAttributes, begin: Any, end: Any) -> Span:
+def whole(interval: IntervalAttributes, begin: Any, end: Any) -> Span:
     """Return an interval of a row; refuse ends that are missing, do not fit the model, or are not in order."""
-    for value, name in zip((begin, end), axis.names, strict=True):
-        axis.value(value, name)
-    return axis.span(begin, end)
+    for value, name in zip((begin, end), interval.names, strict=True):
+        interval.value(value, name)
+    return interval.span(begin, end)
 
 
-def _values(axis: IntervalAttributes, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
+def _values(interval: IntervalAttributes, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
     """Return a digest of the row as stored with that interval, without its version and lock."""
-    values = row.serialize(null_check=False) | dict(zip(axis.stored, axis.ends(span), strict=True))
+    values = row.serialize(null_check=False) | dict(zip(interval.stored, interval.ends(span), strict=True))
     version, lock = versions.shape_of(type(row)).attribute, lock_attribute_of(row)
     besides = {attribute.attr_name for attribute in (version, lock) if attribute is not None}
     return _digest([values[name] for name in sorted(values) if name not in besides], sorted(values), condition)
@@ -306,26 +301,26 @@ def _digest(*parts: object) -> str:
 
 
 def saving(
-    axis: IntervalAttributes, row: GuardedMixin, condition: Condition | None = None, *, checks: bool = True
+    interval: IntervalAttributes, row: GuardedMixin, condition: Condition | None = None, *, checks: bool = True
 ) -> Placing:
     """Return the placing of a save of a row, stored or not."""
 
     def write(tx: Transaction) -> TransactionItem:
-        member = placing.member_in(tx)
-        member.save(condition, checks=checks)
+        item = placing.item_in(tx)
+        item.save(condition, checks=checks)
         if not checks:
-            member.rely()  # on the stored item: the instance then knows its new version
-        return member
+            item.rely()  # on the stored item: the instance then knows its new version
+        return item
 
-    span = whole(axis, *(getattr(row, name) for name in axis.names))
-    placing = Placing(axis, row, span, write, SAVE, lambda: _values(axis, row, span, condition))
+    span = whole(interval, *(getattr(row, name) for name in interval.names))
+    placing = Placing(interval, row, span, write, SAVE, lambda: _values(interval, row, span, condition))
     if not checks or versions.known_state(row).version is not None:
         placing.stored_at = placing.key
     return placing
 
 
 def updating(
-    axis: IntervalAttributes,
+    interval: IntervalAttributes,
     row: GuardedMixin,
     end: Any,
     actions: list[Action],
@@ -336,68 +331,67 @@ def updating(
     """Return the placing of an update that changes the end of a row, or its begin if the end is the range key."""
 
     def write(tx: Transaction) -> TransactionItem:
-        member = placing.member_in(tx)
-        member.update(actions, condition, checks=checks)
+        item = placing.item_in(tx)
+        item.update(actions, condition, checks=checks)
         if checks:
-            member.shown_image()
+            item.shown_image()
         else:
-            member.rely()
-        return member
+            item.rely()
+        return item
 
-    fixed = getattr(row, axis.names[0 if axis.is_by_begin else 1])
-    ends = (fixed, end) if axis.is_by_begin else (end, fixed)
-    placing = Placing(axis, row, whole(axis, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
+    fixed = getattr(row, interval.names[0 if interval.is_by_begin else 1])
+    ends = (fixed, end) if interval.is_by_begin else (end, fixed)
+    placing = Placing(interval, row, whole(interval, *ends), write, UPDATE, lambda: _digest(UPDATE, actions, condition))
     placing.stored_at = placing.key
     return placing
 
 
-def moving(axis: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any) -> Placing:
+def moving(interval: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any) -> Placing:
     """Return the placing of a move of a stored row."""
 
     def write(tx: Transaction) -> TransactionItem:
-        if placing.key != placing.leaves:
-            _leave(tx, row)
-        for name, value in zip(axis.names, (begin, end), strict=True):
+        if placing.key != placing.old_key:
+            _delete_stored(tx, row)
+        for name, value in zip(interval.names, (begin, end), strict=True):
             setattr(row, name, value)
-        member = placing.member_in(tx)
-        member.save(None, checks=True)
-        return member
+        item = placing.item_in(tx)
+        item.save(None, checks=True)
+        return item
 
-    span = whole(axis, begin, end)
-    placing = Placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
+    span = whole(interval, begin, end)
+    placing = Placing(interval, row, span, write, MOVE, lambda: _values(interval, row, span))
     placing.stored_at = keys.key_of(type(row), *key_values_of(row))
     return placing
 
 
-def _leave(tx: Transaction, row: GuardedMixin) -> None:
+def _delete_stored(tx: Transaction, row: GuardedMixin) -> None:
     """Delete the stored row, and make the instance a new row."""
     old = type(row)()
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
     known = items_of(tx).written(row)
     is_same = known is not None and known.instance is row
-    member = known if known is not None and is_same else items_of(tx).of(old, is_write=True, replaces=False)
-    member.instances.replace(old)  # even if it was the instance, which becomes the new row
-    member.delete(None, checks=True)
-    count_in_guard(tx, member)
+    item = known if known is not None and is_same else items_of(tx).of(old, is_write=True, replaces=False)
+    item.instances.replace(old)  # even if it was the instance, which becomes the new row
+    item.delete(None, checks=True)
+    count_in_guard(tx, item)
     versions.set_known(row, Known())
     lock = lock_attribute_of(row)
     for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
         row.attribute_values.pop(name, None)
 
 
-def ends_in(axis: IntervalAttributes, actions: Any) -> list[Action]:
-    """Return the actions of an update that change begin or end."""
+def ends_in(interval: IntervalAttributes, actions: Any) -> list[Action]:
     given = actions if isinstance(actions, list) else []  # `check_actions` refuses anything else
-    return [action for action in given if conditions.changed_by(action) in axis.stored]
+    return [action for action in given if conditions.changed_by(action) in interval.stored]
 
 
-def literal_end(axis: IntervalAttributes, actions: list[Action]) -> Any:
+def literal_end(interval: IntervalAttributes, actions: list[Action]) -> Any:
     """Return the value that an action assigns to the end that is not the range key; None if it removes the end."""
     [action, *more] = actions
     changed, is_part = conditions.changed_by(action), len(conditions.path_of(action)) > 1
-    if axis.key_name in {conditions.changed_by(each) for each in actions}:
-        raise ConfigurationError(f"{axis.key_name!r} is the range key, which no update can change: use move().")
+    if interval.key_name in {conditions.changed_by(each) for each in actions}:
+        raise ConfigurationError(f"{interval.key_name!r} is the range key, which no update can change: use move().")
     if isinstance(action, RemoveAction) and not is_part and not more:
         return None
     value = action.values[1] if isinstance(action, SetAction) else None
@@ -406,7 +400,7 @@ def literal_end(axis: IntervalAttributes, actions: list[Action]) -> Any:
             f"{action!r} would change {changed!r} to a value that only DynamoDB knows, so overlaps could not be "
             f"checked: set it to a value, or use move()."
         )
-    attribute: Any = axis.model.get_attributes()[axis.other]
+    attribute: Any = interval.model.get_attributes()[interval.other]
     return attribute.deserialize(attribute.get_value(value.values[0]))
 
 
@@ -445,30 +439,30 @@ class Staged:
     """Rows on their way into a caller's transaction, all or none."""
 
     tx: Transaction
-    axis: IntervalAttributes
+    interval: IntervalAttributes
     placings: list[Placing]
     range_locks: Callable[[], list[Lock[Any]]]
 
     @property
     def items(self) -> TransactionItems:
-        """The items of the transaction."""
         return items_of(self.tx)
 
     def locks(self) -> Iterator[Lock[Any]]:
-        """Yield the range locks, in one canonical order."""
         return in_order(self.range_locks())
 
     def stage(self) -> None:
         """Add the rows. An error before the first of them leaves the transaction as it was."""
-        tx, groups, model = self.tx, by_guard(self.placings), guards_of(self.axis)
+        tx, groups, model = self.tx, by_guard(self.placings), guards_of(self.interval)
         items_of(tx).note_locks()
         guards = {name: items_of(tx).counter(model, name) for name in groups}
-        work = [StagedInserts(self.axis, tx, guards[name], group, TransactWriteError) for name, group in groups.items()]
+        work = [
+            StagedInserts(self.interval, tx, guards[name], group, TransactWriteError) for name, group in groups.items()
+        ]
         try:
             for staging in work:
                 staging.check_room()
         except OverlapError:
-            if is_done_before(tx, self.axis.model):  # its own rows are in the way
+            if is_done_before(tx, self.interval.model):  # its own rows are in the way
                 return
             raise
         items_of(tx).undo += [restoring(placing.row) for placing in self.placings if placing.kind == MOVE]
@@ -487,7 +481,7 @@ class StagedInserts:
     An `OverlapError` is also an `error` of PynamoDB. `has_cleared` tells whether expired rows are deleted for them.
     """
 
-    _axis: IntervalAttributes
+    _interval: IntervalAttributes
     _tx: Transaction
     _guard: TransactionItem
     _group: list[Placing]
@@ -498,7 +492,7 @@ class StagedInserts:
         self._guard.rely()
         self._hash_key = self._group[0].stored_hash_key
         self._expired: list[Image] = []
-        self._ours = {member.identity: member.plan.after for member in self._written()}
+        self._ours = {item.identity: item.plan.after for item in self._written()}
         self._ours |= {
             identity: None for identity, key in items_of(self._tx).gone.items() if self._is_here(identity, key)
         }
@@ -509,11 +503,11 @@ class StagedInserts:
     def _written(self) -> list[TransactionItem]:
         """Return the rows of the hash key that the transaction writes, and of which it knows where they will be."""
         return [
-            member
-            for member in items_of(self._tx).by_key.values()
-            if member.plan.write is not None
-            and not isinstance(member.plan.after, Unread)
-            and self._is_here(member.identity, member.key)
+            item
+            for item in items_of(self._tx).by_key.values()
+            if item.plan.write is not None
+            and not isinstance(item.plan.after, Unread)
+            and self._is_here(item.identity, item.key)
         ]
 
     def _is_here(self, identity: ItemKey, key: Image) -> bool:
@@ -524,7 +518,7 @@ class StagedInserts:
         return self._identity(key) in self._ours
 
     def _identity(self, key: Image) -> ItemKey:
-        return ItemKey.of(connection_of(self._axis.model).table_name, key)
+        return ItemKey.of(connection_of(self._interval.model).table_name, key)
 
     def check_room(self) -> None:
         """Find out which rows must still be written; refuse rows that overlap others."""
@@ -532,10 +526,10 @@ class StagedInserts:
             placing.is_adopted = False  # each attempt finds out again
         item: Any = self._guard.instance
         named = touched_in(item, self._hash_key)
-        ours = [each for each in named if self._is_ours(each.key(self._axis))]
-        touched = [each for each in named if not self._is_ours(each.key(self._axis))]
+        ours = [each for each in named if self._is_ours(each.key(self._interval))]
+        touched = [each for each in named if not self._is_ours(each.key(self._interval))]
         in_the_way = any(
-            each.overlaps(self._axis, placing.span) and each.key(self._axis) != placing.leaves
+            each.overlaps(self._interval, placing.span) and each.key(self._interval) != placing.old_key
             for each in touched
             for placing in self._group
         )
@@ -543,14 +537,14 @@ class StagedInserts:
         if in_the_way or is_unsure or len(touched) > MOST_TOUCHED:
             touched = self._settle(touched)
         found = self._search()
-        keys = [each.key(self._axis) for each in touched]
-        if any(self._axis.key_in(image) in keys for image, _ in found):  # the row may have moved away already
+        keys = [each.key(self._interval) for each in touched]
+        if any(self._interval.key_in(image) in keys for image, _ in found):  # the row may have moved away already
             touched = self._settle(touched)
             found = self._search()
         self._touched = touched + ours
         self._left = [placing for placing in self._group if not self._is_done(placing, self._stored(placing, found))]
-        leaving = [placing.leaves for placing in self._left]
-        found = [each for each in found if self._axis.key_in(each[0]) not in leaving]
+        leaving = [placing.old_key for placing in self._left]
+        found = [each for each in found if self._interval.key_in(each[0]) not in leaving]
         for placing in self._left:
             self._check_free(placing, found)
         self._check_expired()
@@ -560,14 +554,14 @@ class StagedInserts:
         if not self._left:
             return False
         for placing in self._left:
-            placing.member = placing.write(self._tx)
-            count_in_guard(self._tx, placing.member)
-        self._clear()
-        removed = [member.key for member in self._written() if member.is_deleted]
+            placing.item = placing.write(self._tx)
+            count_in_guard(self._tx, placing.item)
+        self._delete_expired()
+        removed = [item.key for item in self._written() if item.is_deleted]
         removed += [key for identity, key in items_of(self._tx).gone.items() if identity in self._ours]
-        touched = self._touched + [Touched(self._hash_key, (key[self._axis.key_name],)) for key in removed]
-        touched += [Touched(self._hash_key, self._axis.ends(placing.span)) for placing in self._left]
-        newest = {repr(each.key(self._axis)): each for each in touched}  # the last write of each row counts
+        touched = self._touched + [Touched(self._hash_key, (key[self._interval.key_name],)) for key in removed]
+        touched += [Touched(self._hash_key, self._interval.ends(placing.span)) for placing in self._left]
+        newest = {repr(each.key(self._interval)): each for each in touched}  # the last write of each row counts
         item: Any = self._guard.instance
         note_touched(item, list(newest.values()))
         self._guard.save(None, checks=True)
@@ -576,45 +570,45 @@ class StagedInserts:
     def _check_expired(self) -> None:
         """Refuse to place a row over an expired one to which the transaction does what only DynamoDB will know."""
         for image in self._expired:
-            item = as_model(self._axis.model, image)
-            if not self._is_ours(self._axis.key_in(image)) and items_of(self._tx).written(item) is not None:
+            item = as_model(self._interval.model, image)
+            if not self._is_ours(self._interval.key_in(image)) and items_of(self._tx).written(item) is not None:
                 label = keys.label_of(type(item), key_values_of(item))
                 raise ConfigurationError(
                     f"{label} has expired, and this transaction updates it and places another row over it: leave the "
                     f"update out, or delete the row."
                 )
 
-    def _clear(self) -> None:
+    def _delete_expired(self) -> None:
         """Delete expired rows that overlap: a write of a copy could extend their lifetime."""
-        members = items_of(self._tx)
-        kept = [key for placing in self._group for key in (placing.key, placing.leaves)]
-        for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
-            key, item = self._axis.key_in(image), as_model(self._axis.model, image)
-            if key in kept or self._is_ours(key) or versions.known_state(item).version is None:
+        items = items_of(self._tx)
+        kept = [key for placing in self._group for key in (placing.key, placing.old_key)]
+        for image in {repr(self._interval.key_in(each)): each for each in self._expired}.values():
+            key, expired = self._interval.key_in(image), as_model(self._interval.model, image)
+            if key in kept or self._is_ours(key) or versions.known_state(expired).version is None:
                 continue
-            members.by_key.pop(self._identity(key), None)  # read as absent: this version of it is checked instead
-            member = members.of(item, is_write=True, replaces=False)
-            member.extents = self._extents  # an expired row takes up nothing
-            member.delete(None, checks=True)
+            items.by_key.pop(self._identity(key), None)  # read as absent: this version of it is checked instead
+            item = items.of(expired, is_write=True, replaces=False)
+            item.extents = self._extents  # an expired row takes up nothing
+            item.delete(None, checks=True)
             self.has_cleared = True
 
     def _settle(self, touched: list[Touched]) -> list[Touched]:
-        settle(self._axis.model, [each.key(self._axis) for each in touched])
+        settle(self._interval.model, [each.key(self._interval) for each in touched])
         return []
 
     def _search(self) -> list[tuple[Image, Span]]:
         """Return the rows that may overlap the new ones, without those that are about to move away."""
-        leaving = {self._identity(placing.leaves) for placing in self._group if placing.leaves is not None}
+        leaving = {self._identity(placing.old_key) for placing in self._group if placing.old_key is not None}
         hidden, most = leaving | self._ours.keys(), _MOST_TOLD + len(self._group)
         found, reader = list[Any](), items_of(self._tx).reader
         for span in joined(placing.span for placing in self._group):
             rows = overlapping(
-                self._axis, self._group[0].hash_key, span, reader, page_size=_PAGE, expired=self._expired
+                self._interval, self._group[0].hash_key, span, reader, page_size=_PAGE, expired=self._expired
             )
-            others = (each for each in rows if self._identity(self._axis.key_in(each[0])) not in hidden)
+            others = (each for each in rows if self._identity(self._interval.key_in(each[0])) not in hidden)
             found += islice(others, most)
         for identity, image in self._ours.items():
-            its = self._axis.span_in(image) if isinstance(image, dict) else None
+            its = self._interval.span_in(image) if isinstance(image, dict) else None
             if its is not None and identity not in leaving:
                 found.append((image, its))
         return found
@@ -623,7 +617,7 @@ class StagedInserts:
         """Return the row stored at the key of a new one if an earlier call may have stored it; first as just found."""
         if not unsure_of(placing.row):
             return None
-        images = (image for image, _ in found if self._axis.key_in(image) == placing.key)
+        images = (image for image, _ in found if self._interval.key_in(image) == placing.key)
         return next(images, None) or items_of(self._tx).reader.read(type(placing.row), placing.key)
 
     def _is_done(self, placing: Placing, image: Image | None) -> bool:
@@ -653,11 +647,11 @@ class StagedInserts:
         others = [(image, span) for image, span in found if span.overlaps(placing.span)]
         if others:
             others.sort(key=lambda each: begin_of(each[1]))
-            raise overlap(self._axis, placing, others[:_MOST_TOLD], self._error)
+            raise overlap(self._interval, placing, others[:_MOST_TOLD], self._error)
 
 
 def overlap(
-    axis: IntervalAttributes,
+    interval: IntervalAttributes,
     placing: Placing,
     others: Sequence[tuple[Image, Span]],
     error: type[Exception],
@@ -668,11 +662,11 @@ def overlap(
     where = ", ".join(str(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
     all_of_them = f"{len(others)} row(s) of that hash key, stored or staged, have"
     whose = "another row of the same call has" if is_same_call else all_of_them
-    model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
+    model, ends = type(placing.row), dict(zip(interval.stored, interval.ends(placing.span), strict=True))
     return also(OverlapError, error)(
         f"the {model.__name__} of {placing.hash_key!r:.80} from {placing.span} was refused, and nothing was written: "
         f"{whose} a part of that interval ({where}).",
-        found=tuple((axis.model, image) for image, _ in others),
+        found=tuple((interval.model, image) for image, _ in others),
         asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),
     )
 
@@ -692,7 +686,7 @@ class Disjoint:
     rows are written under range locks, one for each hash key.
     """
 
-    _axis: IntervalAttributes
+    _interval: IntervalAttributes
     _placings: Sequence[Placing]
     _deadline: float
     _error: type[Exception]
@@ -703,12 +697,12 @@ class Disjoint:
     _has_cleared: bool = field(default=False, init=False)
 
     def __post_init__(self, is_locked: bool) -> None:
-        self._guards, self._groups = guards_of(self._axis), by_guard(self._placings)
+        self._guards, self._groups = guards_of(self._interval), by_guard(self._placings)
         self._check_size(is_locked=is_locked)
 
     def _check_size(self, *, is_locked: bool) -> None:
         """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
-        model: Any = self._axis.model
+        model: Any = self._interval.model
         is_embedded = lock_attribute_of(model) is not None
         is_checked = (is_locked and not is_embedded) or enforcement_of(model) is not None
         besides = len(self._groups) * (2 if is_checked else 1)
@@ -759,7 +753,7 @@ class Disjoint:
 
     def _take_turn(self, turn: contextlib.ExitStack, refused: Conflict) -> None:
         """Wait until no other writer that was refused as often is before us."""
-        meta: Any = self._axis.model.Meta
+        meta: Any = self._interval.model.Meta
         try:
             turn.enter_context(Turn([meta.lock_table.locked(turn_name(name)) for name in self._groups], self._left()))
         except LockTimeout:
@@ -772,9 +766,10 @@ class Disjoint:
     def _attempt(self, begun: Transaction, refused: Conflict | None) -> None:
         guards = {name: self._guard(begun, name) for name in self._groups}
         work = [
-            StagedInserts(self._axis, begun, guards[name], group, self._error) for name, group in self._groups.items()
+            StagedInserts(self._interval, begun, guards[name], group, self._error)
+            for name, group in self._groups.items()
         ]
-        seen = [member.before.version or 0 for member in guards.values()]
+        seen = [item.before.version or 0 for item in guards.values()]
         if refused is not None:
             self._check_again(refused, guards.values(), is_same=seen == [each + self._has_turn for each in self._seen])
         self._seen = seen

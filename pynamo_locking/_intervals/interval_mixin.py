@@ -117,19 +117,19 @@ class Intervals(IntervalQueries[_M]):
         await self._aplace(self._placings(new_rows), pessimistic=pessimistic, wait=wait)
 
     def _placings(self, new_rows: object) -> list[Placing]:
-        axis, rows = self._axis, self._new(new_rows)
+        interval, rows = self._interval, self._new(new_rows)
         for row in rows:
             prepare_save(row, "insert_disjoint()")
-        placings = [saving(axis, row) for row in rows]
+        placings = [saving(interval, row) for row in rows]
         pair = check_together(placings)
         if pair is not None:
             other = pair[1]
             found = [(other.row.serialize(null_check=False), other.span)]
-            raise overlap(axis, pair[0], found, TransactWriteError, is_same_call=True)
+            raise overlap(interval, pair[0], found, TransactWriteError, is_same_call=True)
         return placings
 
     def _staged(self, tx: Any, placings: list[Placing]) -> Staged:
-        return Staged(tx or Transaction(), self._axis, placings, lambda: self._range_locks(placings))
+        return Staged(tx or Transaction(), self._interval, placings, lambda: self._range_locks(placings))
 
     def move(self, row: _M, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
         """Give a stored row another interval, if no other row overlaps it.
@@ -164,16 +164,16 @@ class Intervals(IntervalQueries[_M]):
         await self._aplace([self._moved(row, begin, end)], pessimistic=pessimistic, wait=wait)
 
     def _moved(self, row: _M, begin: Any, end: Any) -> Placing:
-        axis = interval_attributes_of(type(row))
-        placing = moving(axis, row, begin, end)
-        before = [getattr(row, name) for name in axis.names]
+        interval = interval_attributes_of(type(row))
+        placing = moving(interval, row, begin, end)
+        before = [getattr(row, name) for name in interval.names]
         try:
-            _show(row, axis, (begin, end))
+            _show(row, interval, (begin, end))
             prepare_save(row, "move()")
         finally:
-            _show(row, axis, before)
+            _show(row, interval, before)
         held: Any = getattr(row._make_writer(), "own", None)
-        if held is not None and held.item.edits and placing.key != placing.leaves:
+        if held is not None and held.item.edits and placing.key != placing.old_key:
             raise ConfigurationError(
                 f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
                 f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
@@ -197,15 +197,16 @@ class Intervals(IntervalQueries[_M]):
 
         Cost: 1 write.
         """
-        axis = self._axis
+        interval = self._interval
         self._check_stored(row, "close_at")
-        present, edge = axis.span(*(getattr(row, name) for name in axis.names)), axis.edge(at, axis.other)
+        present = interval.span(*(getattr(row, name) for name in interval.names))
+        edge = interval.edge(at, interval.other)
         if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
             raise InvalidInput(
                 f"close_at({at!r:.80}) would not make this {self._model.__name__} shorter, which is from {present}: "
                 f"give a value inside that."
             )
-        super(IntervalMixin, row).update([getattr(self._model, axis.other).set(at)], axis.goes_beyond(at))
+        super(IntervalMixin, row).update([getattr(self._model, interval.other).set(at)], interval.goes_beyond(at))
 
     @awaited_write(close_at)
     def aclose_at(self) -> None:
@@ -247,7 +248,7 @@ class Intervals(IntervalQueries[_M]):
     def _check_same_table(self, row: _M, method: str) -> None:
         """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
         model = type(row)
-        if model is not self._model and _where(model) != _where(self._model):
+        if model is not self._model and _storage_of(model) != _storage_of(self._model):
             raise ConfigurationError(
                 f"{model.__name__} is not stored where {self._model.__name__} looks for rows (another table, or "
                 f"another Meta.interval): call {model.__name__}.intervals.{method}(...)."
@@ -278,7 +279,7 @@ class Intervals(IntervalQueries[_M]):
         for placing in placings:
             check_alone(placing.row)
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
-        work = Disjoint(self._axis, placings, deadline, error, is_locked=pessimistic)
+        work = Disjoint(self._interval, placings, deadline, error, is_locked=pessimistic)
         locks = self._range_locks(placings) if pessimistic else []
         return work, Turn(locks, max(0.0, deadline - runtime.current.monotonic()))
 
@@ -295,11 +296,11 @@ class Intervals(IntervalQueries[_M]):
 
     def _locked_span(self, group: list[Placing]) -> Span:
         """Return what spans all new intervals; with enforced ranges also those that the rows leave."""
-        axis, spans = self._axis, [placing.span for placing in group]
+        interval, spans = self._interval, [placing.span for placing in group]
         if self._model._enforces() is None:
             return enclosing(spans)
         moved = [placing.row for placing in group if placing.kind == MOVE]
-        return enclosing([*spans, *(axis.span(*(getattr(row, name) for name in axis.names)) for row in moved)])
+        return enclosing([*spans, *(interval.span(*(getattr(row, name) for name in interval.names)) for row in moved)])
 
 
 class _IntervalsOf:
@@ -362,8 +363,8 @@ class IntervalMixin(VersionedMixin):
 
     @override
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
-        its, member = Intervals(type(self)), None if tx is None else items_of(tx).written(self)
-        if member is None or member.is_deleted:
+        its, planned = Intervals(type(self)), None if tx is None else items_of(tx).written(self)
+        if planned is None or planned.is_deleted:
             its._check_stored(self, "move")
         return its._staged(tx, [its._moved(self, begin, end)])
 
@@ -379,24 +380,24 @@ class IntervalMixin(VersionedMixin):
         1 refused write for a row that was stored before. After an `OutcomeUnknown` that of `insert_disjoint`, 1
         transactional read and 1 read.
         """
-        axis = interval_attributes_of(type(self))
+        interval = interval_attributes_of(type(self))
         stored = None
         is_known = versions.known_state(self).version is not None or not add_version_condition
         if is_known and not unsure_of(self):
             try:
                 return super().save(condition, add_version_condition=add_version_condition)
             except Conflict as refused:
-                if not self._is_elsewhere(axis, refused):
+                if not self._is_elsewhere(interval, refused):
                     raise
                 stored = refused.stored
         else:
             self._prepare_save()
             _refuse_without_version(self)
-        with _dressed(PutError):
-            placing = saving(axis, self, condition, checks=add_version_condition)
-            its = None if stored is None else axis.span_in(stored[1])
+        with _errors_of_a_single_write(PutError):
+            placing = saving(interval, self, condition, checks=add_version_condition)
+            its = None if stored is None else interval.span_in(stored[1])
             if its is not None:
-                placing.extents.append(axis.extent(its))
+                placing.extents.append(interval.extent(its))
             Intervals(type(self))._place([placing], PutError)
         return {}
 
@@ -419,46 +420,46 @@ class IntervalMixin(VersionedMixin):
 
         Cost: 1 write, if the interval is not in the actions. Otherwise that of `move`, and 1 read.
         """
-        axis = interval_attributes_of(type(self))
-        ends = ends_in(axis, actions)
+        interval = interval_attributes_of(type(self))
+        ends = ends_in(interval, actions)
         if must_exist or not ends:
-            condition = conditions.both(condition, axis.is_stored())
+            condition = conditions.both(condition, interval.is_stored())
         if not ends:
             return super().update(actions, condition, add_version_condition=add_version_condition)
-        end = literal_end(axis, ends)
-        placing = updating(axis, self, end, actions, condition, checks=add_version_condition)
-        with _dressed(UpdateError):
+        end = literal_end(interval, ends)
+        placing = updating(interval, self, end, actions, condition, checks=add_version_condition)
+        with _errors_of_a_single_write(UpdateError):
             Intervals(type(self))._place([placing], UpdateError)
         return {"Attributes": self.serialize()}
 
-    def _is_elsewhere(self, axis: IntervalAttributes, refused: Conflict) -> bool:
+    def _is_elsewhere(self, interval: IntervalAttributes, refused: Conflict) -> bool:
         """Tell whether a save was refused because the stored row has another interval, or is not there."""
         if isinstance(refused, (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)):
             return False
         if refused.stored is None:
             return True
-        its = axis.span_in(refused.stored[1])
-        return its != axis.span(*(getattr(self, name) for name in axis.names))
+        its = interval.span_in(refused.stored[1])
+        return its != interval.span(*(getattr(self, name) for name in interval.names))
 
     def _same_interval(self) -> Condition:
         """Return the condition that the stored row has the end of this instance; the key ensures the begin."""
-        axis = interval_attributes_of(type(self))
-        return axis.has_end(getattr(self, axis.other))
+        interval = interval_attributes_of(type(self))
+        return interval.has_end(getattr(self, interval.other))
 
     @override
-    def _kept(
-        self, condition: Condition | None, actions: Sequence[Action] | None = None, *, member: Any = None
+    def _placement_condition(
+        self, condition: Condition | None, actions: Sequence[Action] | None = None, *, planned: Any = None
     ) -> Condition | None:
-        axis = interval_attributes_of(type(self))
-        if actions is not None and ends_in(axis, actions):
+        interval = interval_attributes_of(type(self))
+        if actions is not None and ends_in(interval, actions):
             raise ConfigurationError(
                 f"this update of {type(self).__name__} would change its interval without a check for overlaps: use "
                 f"the transaction's move(), or update() outside of the transaction."
             )
-        if member is not None and member.plan.write is not None and self._is_placed(axis, member, actions):
+        if planned is not None and planned.plan.write is not None and self._is_placed(interval, planned, actions):
             return condition
         if actions is not None:
-            return conditions.both(condition, axis.is_stored())
+            return conditions.both(condition, interval.is_stored())
         _refuse_without_version(self)
         if versions.known_state(self).version is None:
             raise ConfigurationError(
@@ -467,29 +468,29 @@ class IntervalMixin(VersionedMixin):
             )
         return conditions.both(condition, self._same_interval())
 
-    def _is_placed(self, axis: IntervalAttributes, member: Any, actions: Sequence[Action] | None) -> bool:
+    def _is_placed(self, interval: IntervalAttributes, planned: Any, actions: Sequence[Action] | None) -> bool:
         """Tell whether the transaction has checked where the row will be; refuse to bring it back, or elsewhere."""
         this = type(self).__name__
-        if member.is_deleted:
+        if planned.is_deleted:
             raise ConfigurationError(
                 f"the transaction has deleted this {this}, and other rows may be there: insert_disjoint() a new one."
             )
-        if not (member.plan.is_checked and isinstance(member.plan.after, dict)):
+        if not (planned.plan.is_checked and isinstance(planned.plan.after, dict)):
             return False
-        mine = axis.span(*(getattr(self, name) for name in axis.names))
-        if actions is None and mine != axis.span_in(member.plan.after):
+        mine = interval.span(*(getattr(self, name) for name in interval.names))
+        if actions is None and mine != interval.span_in(planned.plan.after):
             raise ConfigurationError(f"the transaction gives this {this} another interval already: use its move().")
         return True
 
     @override
     def _extents(self) -> tuple[LockMode, ...]:
         """Return the interval, if all writes are checked, and the instance shows one: it may lack its end."""
-        axis, of_key = interval_attributes_of(type(self)), super()._extents()
-        ends = [getattr(self, name) for name in axis.names]
+        interval, of_key = interval_attributes_of(type(self)), super()._extents()
+        ends = [getattr(self, name) for name in interval.names]
         if self._enforces() is None or (None in ends and versions.known_state(self).version is None):
             return of_key
-        span = Span(*(axis.edge(value, name) for value, name in zip(ends, axis.names, strict=True)))
-        return of_key if span.is_empty else (axis.extent(span),)
+        span = Span(*(interval.edge(value, name) for value, name in zip(ends, interval.names, strict=True)))
+        return of_key if span.is_empty else (interval.extent(span),)
 
     @override
     def _make_writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
@@ -508,21 +509,21 @@ def _refuse_without_version(row: IntervalMixin) -> None:
         )
 
 
-def _show(row: IntervalMixin, axis: IntervalAttributes, ends: Iterable[Any]) -> None:
-    for name, value in zip(axis.names, ends, strict=True):
+def _show(row: IntervalMixin, interval: IntervalAttributes, ends: Iterable[Any]) -> None:
+    for name, value in zip(interval.names, ends, strict=True):
         setattr(row, name, value)
 
 
-def _where(model: type[IntervalMixin]) -> object:
+def _storage_of(model: type[IntervalMixin]) -> object:
     """Return where the rows of a model are stored, and with which keys and intervals."""
-    axis, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
-    attributes = [of[name] for name in (hash_name_of(model), *axis.names)]
+    interval, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
+    attributes = [of[name] for name in (hash_name_of(model), *interval.names)]
     kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
-    return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), axis.is_by_begin, kinds
+    return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), interval.is_by_begin, kinds
 
 
 @contextlib.contextmanager
-def _dressed(kind: type[PynamoDBException]) -> Iterator[None]:
+def _errors_of_a_single_write(kind: type[PynamoDBException]) -> Iterator[None]:
     """Turn the errors of a transaction, and of its reads, into those that callers of a single write expect."""
     try:
         yield

@@ -44,7 +44,6 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it contains nothing."""
         return self.lower is not None and self.upper is not None and self.lower >= self.upper
 
     def overlaps(self, other: Span) -> bool:
@@ -76,7 +75,6 @@ def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
 
 
 def enclosing(spans: Sequence[Span]) -> Span:
-    """Return the smallest span that contains all of these."""
     uppers = [span.upper for span in spans if span.upper is not None]
     return Span(min(spans, key=begin_of).lower, max(uppers) if len(uppers) == len(spans) else None)
 
@@ -109,7 +107,7 @@ def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
 
 
 #: Set on a model class: its `IntervalAttributes`, worked out once.
-_AXIS: Final = "_pynamo_locking_axis"
+_INTERVAL: Final = "_pynamo_locking_interval"
 
 #: An open end, as guards name it. PynamoDB stores no attribute for None, other programs may store this.
 _OPEN: Final[dict[str, Any]] = {"NULL": True}
@@ -155,7 +153,6 @@ class IntervalAttributes:
         return {bound[0]: bound[1]}
 
     def edge(self, value: Any, name: str) -> Edge | None:
-        """Return a begin or an end; None stays None."""
         return None if value is None else _edge(self.value(value, name), value)
 
     def span(self, begin: Any, end: Any) -> Span:
@@ -179,7 +176,6 @@ class IntervalAttributes:
         return extent_of(lower, upper)
 
     def is_stored(self) -> Condition:
-        """Return the condition that there is such a row."""
         stored: Condition = Place(self.key_name).exists()
         return stored
 
@@ -209,7 +205,6 @@ class IntervalAttributes:
         return is_open
 
     def key_in(self, image: Image) -> Image:
-        """Return the key of a stored row."""
         hash_key: Any = hash_attribute_of(self.model)
         return {name: image[name] for name in (hash_key.attr_name, self.key_name)}
 
@@ -234,10 +229,10 @@ def _edge(stored: dict[str, Any], value: Any) -> Edge:
 
 def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
     """Return a model's `IntervalAttributes`; refuse a model that cannot keep its rows from overlapping."""
-    axis: IntervalAttributes | None = vars(model).get(_AXIS)
-    if axis is None:
-        axis = _find_axis(model)
-        setattr(model, _AXIS, axis)
+    interval: IntervalAttributes | None = vars(model).get(_INTERVAL)
+    if interval is None:
+        interval = _find_interval(model)
+        setattr(model, _INTERVAL, interval)
     check_model(model)
     table = getattr(model.Meta, "lock_table", None)
     if not (isinstance(table, type) and issubclass(table, NamedLock)):
@@ -245,10 +240,10 @@ def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
             f"{model.__name__} has no place for the guards of its intervals: name a subclass of NamedLock in "
             f"Meta.lock_table (it is {table!r})."
         )
-    return axis
+    return interval
 
 
-def _find_axis(model: type[GuardedMixin]) -> IntervalAttributes:
+def _find_interval(model: type[GuardedMixin]) -> IntervalAttributes:
     attributes = model.get_attributes()
     names = getattr(model.Meta, "interval", None)
     if not (isinstance(names, (tuple, list)) and len(names) == 2 and all(name in attributes for name in names)):  # noqa: PLR2004 - begin and end

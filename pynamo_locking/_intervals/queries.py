@@ -33,7 +33,7 @@ _PAGE: Final = 16
 
 
 def overlapping(
-    axis: IntervalAttributes,
+    interval: IntervalAttributes,
     hash_key: Any,
     span: Span,
     reader: IsolatedReader,
@@ -49,12 +49,12 @@ def overlapping(
     as far as the query finds them.
     """
     resolver = reader.resolver()
-    for page in _towards(axis, hash_key, span, page_size):
-        for current in reader.committed(axis.model, [(axis.key_in(image), image) for image in page], resolver):
-            its = None if current is None else axis.span_in(current)
+    for page in _towards(interval, hash_key, span, page_size):
+        for current in reader.committed(interval.model, [(interval.key_in(image), image) for image in page], resolver):
+            its = None if current is None else interval.span_in(current)
             if current is None or its is None or its.is_empty:
                 continue
-            if is_expired(axis.model, current):
+            if is_expired(interval.model, current):
                 if expired is not None and its.overlaps(span):
                     expired.append(current)
             elif its.overlaps(span):
@@ -63,18 +63,18 @@ def overlapping(
                 return
 
 
-def _towards(axis: IntervalAttributes, hash_key: Any, span: Span, page_size: int) -> Iterator[list[Image]]:
+def _towards(interval: IntervalAttributes, hash_key: Any, span: Span, page_size: int) -> Iterator[list[Image]]:
     """Query the rows of a hash key from one end of the interval towards the other end."""
-    bound = span.upper if axis.is_by_begin else span.lower
+    bound = span.upper if interval.is_by_begin else span.lower
     condition: Condition | None = None
     if bound is not None:
-        path = Place(axis.key_name)
-        name = axis.names[0 if axis.is_by_begin else 1]
-        edge = Stored(axis.value(bound.value, name))
-        condition = path < edge if axis.is_by_begin else path > edge
-    forward = not axis.is_by_begin
+        path = Place(interval.key_name)
+        name = interval.names[0 if interval.is_by_begin else 1]
+        edge = Stored(interval.value(bound.value, name))
+        condition = path < edge if interval.is_by_begin else path > edge
+    forward = not interval.is_by_begin
     how: dict[str, Any] = {"range_key_condition": condition, "scan_index_forward": forward, "limit": page_size}
-    return stored_pages(axis.model, hash_key, grows=True, **how)
+    return stored_pages(interval.model, hash_key, grows=True, **how)
 
 
 def of_each(hash_keys: Any, look: Callable[[Any], Iterable[Any]], limit: int | None = None) -> Iterator[Any]:
@@ -86,7 +86,7 @@ def of_each(hash_keys: Any, look: Callable[[Any], Iterable[Any]], limit: int | N
     return islice((each for hash_key in hash_keys for each in look(hash_key)), limit)
 
 
-def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any], Iterable[Any]]:
+def in_index(interval: IntervalAttributes, index: Any, span: Span) -> Callable[[Any], Iterable[Any]]:
     """Return the function that queries an index for the rows of one of its hash keys that overlap an interval.
 
     Rows of one hash key of the index may overlap each other. So every row that begins early enough is read, and
@@ -95,27 +95,27 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
     Raises:
         ConfigurationError: it is no index of the model by the begin, or does not have every row, or its end.
     """
-    begin, end = axis.stored
-    is_ours = isinstance(index, Index) and index in indexes_of(axis.model).values()
+    begin, end = interval.stored
+    is_ours = isinstance(index, Index) and index in indexes_of(interval.model).values()
     by = [each.attr_name for each in index.Meta.attributes.values() if each.is_range_key] if is_ours else []
-    if by != [begin] or (axis.may_be_open and not axis.is_by_begin):
+    if by != [begin] or (interval.may_be_open and not interval.is_by_begin):
         raise ConfigurationError(
-            f"index must be an index of {axis.model.__name__} whose range key is {axis.names[0]!r}, which every row "
-            f"has, not {index!r}."
+            f"index must be an index of {interval.model.__name__} whose range key is {interval.names[0]!r}, which "
+            f"every row has, not {index!r}."
         )
     starts: Condition | None = None
     lasts: Condition | None = None
     if span.upper is not None:
-        starts = Place(begin) < Stored(axis.value(span.upper.value, axis.names[0]))
+        starts = Place(begin) < Stored(interval.value(span.upper.value, interval.names[0]))
     if span.lower is not None:
-        if not is_projected(end, axis.model, index.Meta.index_name):
+        if not is_projected(end, interval.model, index.Meta.index_name):
             raise ConfigurationError(
-                f"the index {index.Meta.index_name!r} of {axis.model.__name__} does not have {end!r}, so rows that "
+                f"the index {index.Meta.index_name!r} of {interval.model.__name__} does not have {end!r}, so rows that "
                 f"have ended cannot be left out: add it to the projection."
             )
-        lasts = Place(end) > Stored(axis.value(span.lower.value, axis.names[1]))
-        if axis.may_be_open:
-            lasts = lasts | axis.is_open()
+        lasts = Place(end) > Stored(interval.value(span.lower.value, interval.names[1]))
+        if interval.may_be_open:
+            lasts = lasts | interval.is_open()
     return lambda hash_key: index.query(hash_key, starts, lasts)
 
 
@@ -131,7 +131,7 @@ class IntervalQueries(Generic[_M]):
         self._model = model
 
     @property
-    def _axis(self) -> IntervalAttributes:
+    def _interval(self) -> IntervalAttributes:
         return interval_attributes_of(self._model)
 
     def overlapping(self, hash_key: Any, begin: Any, end: Any) -> list[_M]:
@@ -148,7 +148,7 @@ class IntervalQueries(Generic[_M]):
         Cost: 1 consistent query for up to 15 rows; for more, queries of pages that double. Besides expired rows they
         read at most twice the rows that are returned, and 16.
         """
-        found = self._overlapping(hash_key, self._axis.span(begin, end))
+        found = self._overlapping(hash_key, self._interval.span(begin, end))
         return [as_model(self._model, image) for image, _ in found]
 
     def overlapping_in(
@@ -180,9 +180,9 @@ class IntervalQueries(Generic[_M]):
         Cost: for each hash key that of `overlapping`, and the memory for its rows. With an `index` 1 query for each MB
         of rows that begin before `end`, and the memory of one page.
         """
-        span = self._axis.span(begin, end)
+        span = self._interval.span(begin, end)
         if index is not None:
-            return of_each(hash_keys, in_index(self._axis, index, span), limit)
+            return of_each(hash_keys, in_index(self._interval, index, span), limit)
         return of_each(hash_keys, lambda hash_key: self.overlapping(hash_key, begin, end), limit)
 
     def free_in(self, hash_keys: Iterable[Any], begin: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -198,12 +198,12 @@ class IntervalQueries(Generic[_M]):
 
         Cost: for each hash key that of `overlapping`, and the memory for its rows.
         """
-        self._axis.span(begin, end)
+        self._interval.span(begin, end)
         return of_each(hash_keys, lambda hash_key: [(hash_key, *gap) for gap in self.free(hash_key, begin, end)])
 
     def _overlapping(self, hash_key: Any, span: Span) -> list[tuple[Image, Span]]:
         keys.hash_key_of(self._model, hash_key)
-        found = overlapping(self._axis, hash_key, span, IsolatedReader(READ_COMMITTED))
+        found = overlapping(self._interval, hash_key, span, IsolatedReader(READ_COMMITTED))
         return sorted(found, key=lambda each: begin_of(each[1]))
 
     def free(self, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:
@@ -219,7 +219,7 @@ class IntervalQueries(Generic[_M]):
 
         Cost: that of `overlapping`. Another writer may take a gap at any moment: `insert_disjoint` checks again.
         """
-        window = self._axis.span(begin, end)
+        window = self._interval.span(begin, end)
         free = gaps((span for _, span in self._overlapping(hash_key, window)), window)
         return [(value_of(gap.lower), value_of(gap.upper)) for gap in free]
 
@@ -241,5 +241,4 @@ class IntervalQueries(Generic[_M]):
 
 
 def value_of(edge: Edge | None) -> Any:
-    """Return an end of an interval as the model has it; None if it is open."""
     return None if edge is None else edge.value

@@ -134,5 +134,5 @@ def writer_of(item: Any, extents: Sequence[LockMode] | None = None) -> Any:
 
 def kept_condition(item: Any, condition: Condition | None, *arguments: Any, **options: Any) -> Condition | None:
     """Return the condition of a write, with what its model adds: an interval must stay the one that was read."""
-    kept: Condition | None = item._kept(condition, *arguments, **options)
+    kept: Condition | None = item._placement_condition(condition, *arguments, **options)
     return kept

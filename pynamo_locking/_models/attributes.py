@@ -373,7 +373,7 @@ class PlacedMixin(_Base):
 
     def _extents(self) -> tuple[LockMode, ...]:
         """Return where this item is among those of its hash key, as the locks of ranges see it."""
-        return () if range_name_of(self) is None else (_point(type(self), key_values_of(self)[1]),)
+        return () if range_name_of(self) is None else (_extent_of_key(type(self), key_values_of(self)[1]),)
 
     @classmethod
     def _target_elsewhere(
@@ -434,7 +434,6 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _row_of_key(cls, key: dict[str, Any]) -> LockRow | None:
-        """Return the row of an item's embedded lock; None if its model has no lock attribute."""
         lock = cls._lock_attribute()
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
@@ -493,13 +492,13 @@ class PlacedMixin(_Base):
             if range_name_of(cls) is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
             row = cls._range_target(hash_key, cls.lock_settings()).row
-            is_held = context.entry_in(row, _point(cls, range_key)) is not None
+            is_held = context.entry_in(row, _extent_of_key(cls, range_key)) is not None
         except (ConfigurationError, InvalidInput):  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None
 
 
-def _point(model: type[Model], range_key: Any) -> LockMode:
+def _extent_of_key(model: type[Model], range_key: Any) -> LockMode:
     position = keys.position_of(model, range_key)
     return extent_of(position, position)
 

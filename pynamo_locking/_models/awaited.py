@@ -75,7 +75,6 @@ def awaited_write(method: _Method[_P, _T], *, is_urgent: bool = True) -> Callabl
 
 
 def awaited_item(method: _Method[_P, Any]) -> Callable[[_Named], AwaitedItem[_P]]:
-    """Make the awaited form of a method that reads an item."""
     return partial(_call, method, read)
 
 
@@ -129,5 +128,4 @@ def in_place_of(method: Any, twin: Any, named: _Named) -> Any:
 
 
 def _function_of(method: Any) -> Callable[..., Any]:
-    """Return the function of a method that is named in the body of its class."""
     return method.__func__ if isinstance(method, classmethod) else method

@@ -200,7 +200,7 @@ class TransactWrite(PynamoTransactWrite):
         prepare_save(model, "TransactWrite.save()")
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
-            condition = model._kept(condition)
+            condition = model._placement_condition(condition)
         if writer is not None:
             write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
             self._add_write(writer, write)
@@ -227,7 +227,7 @@ class TransactWrite(PynamoTransactWrite):
         """Update an item. See PynamoDB's `TransactWrite.update`."""
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
-            condition = model._kept(condition, actions)
+            condition = model._placement_condition(condition, actions)
         if writer is not None:
             self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
             return
@@ -286,13 +286,13 @@ class TransactWrite(PynamoTransactWrite):
         """Add the actions of the rows that were placed, and of their guards."""
         self._placed._check_open()
         self._placed_items.take_values()
-        for member in list(self._placed_items.by_key.values()):
-            self._join(member.model)
-            if member.plan.write is not None:
-                self._add_write(member.plan.writer, member.final())
-            elif member.is_read:
-                self._make_room(member.identity, None)
-                self._assembly.add_check(member.identity, member.final(), member.row)
+        for item in list(self._placed_items.by_key.values()):
+            self._join(item.model)
+            if item.plan.write is not None:
+                self._add_write(item.plan.writer, item.final())
+            elif item.is_read:
+                self._make_room(item.identity, None)
+                self._assembly.add_check(item.identity, item.final(), item.row)
 
     @override
     def __exit__(self, *error: object) -> None:
@@ -317,7 +317,7 @@ class TransactWrite(PynamoTransactWrite):
         placed = [] if self._placed is None else self._placed_items.by_key.values()
         self._leave()
         warn_of_lost_writes(
-            self, [*self._assembly.by_key, *(member.identity for member in placed if member.plan.write is not None)]
+            self, [*self._assembly.by_key, *(item.identity for item in placed if item.plan.write is not None)]
         )
 
     def _join(self, model: type[Model]) -> None:
@@ -405,7 +405,6 @@ def _check_replaces(before: RowWrite, write: Write | None, key: ItemKey) -> None
 
 
 def _invalid(message: str, table: str) -> ConfigurationError:
-    """Return the error for what DynamoDB would refuse."""
     return also(ConfigurationError, TransactWriteError)(message, cause=responses.invalid(message, table))
 
 
@@ -568,7 +567,6 @@ class GuardedBatch(Generic[M]):
             self._commit()
 
     def __del__(self) -> None:
-        """Warn of a batch that nobody has sent."""
         if not self._has_ended:
             warn_of_lost_writes(self, [job.identity or type(job.item).__name__ for job in self._jobs])
 
@@ -644,12 +642,12 @@ class GuardedBatch(Generic[M]):
     def _write(self, group: list[int]) -> None:
         """Write one item, or some in one transaction, and note the results."""
         self._at_rest.difference_update(group)
-        members = [self._jobs[number] for number in group]
+        jobs = [self._jobs[number] for number in group]
         if self._transactions:
-            errors = _transact(members)
+            errors = _transact(jobs)
         else:
             planned = self._planned.pop(group[0], None)
-            errors = [_failure_of(members[0].run if planned is None else planned.send_alone)]
+            errors = [_failure_of(jobs[0].run if planned is None else planned.send_alone)]
         self._errors.update(zip(group, errors, strict=True))
 
     def _tell(self) -> None:

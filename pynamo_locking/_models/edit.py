@@ -96,7 +96,6 @@ class QueuedChange(Generic[G]):
         self.function(item)
 
     def tell(self, error: BaseException | None, saved: G | None = None) -> None:
-        """Tell the caller how it ended."""
         self._error, self._saved, self.is_told = error, saved, True
         self.mailbox.put(None)
 
@@ -334,7 +333,6 @@ class EditUndo:
         self._values = copy.deepcopy(item.attribute_values)
 
     def restore(self) -> None:
-        """Restore the instance."""
         self._item.attribute_values = self._values
 
 
@@ -349,7 +347,6 @@ class Edit(Generic[G]):
     if not TYPE_CHECKING:  # to a type checker it cannot be called
 
         def __call__(self, *_: object) -> NoReturn:
-            """Refuse to be a decorator."""
             raise no_decorator("An edit")
 
     def __enter__(self) -> G:

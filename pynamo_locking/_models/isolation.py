@@ -145,7 +145,7 @@ class IsolatedReader:
     def __init__(self, level: Level, *, deadline: Deadline | None = None, priority: str | None = None) -> None:
         self._level = level
         self._deadline = deadline
-        self._ghosts = 0
+        self._placeholders = 0
         self.priority = priority
 
     def read(self, model: type[PlacedMixin], key: Image) -> Image | None:
@@ -164,7 +164,6 @@ class IsolatedReader:
         return [*self.committed(model, list(zip(keys, self.stored(model, keys), strict=True)), self.resolver())]
 
     def resolver(self) -> Resolver:
-        """Return what resolves the intents that one operation finds."""
         return Resolver(deadline=self._deadline, priority=self.priority)
 
     def committed(
@@ -215,8 +214,8 @@ class IsolatedReader:
         """Tell whether the intent belongs to an undecided transaction, which comes after everything read here."""
         if self._level.checks_reads:
             # Placeholders and their records must fit into the one read that checks them.
-            self._ghosts += intent.is_placeholder
-            if not shows_committed(record) or self._ghosts > dynamodb.MOST_ACTIONS // 2:
+            self._placeholders += intent.is_placeholder
+            if not shows_committed(record) or self._placeholders > dynamodb.MOST_ACTIONS // 2:
                 return False
         return resolution_of_intent(record) is IntentResolution.WAIT
 

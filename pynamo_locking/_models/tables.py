@@ -71,7 +71,6 @@ def keys_in(description: Mapping[str, Any]) -> str:
 
 
 def keys_of(model: type[Model]) -> str:
-    """Return the keys of a model, in the form of `keys_in`."""
     return ", ".join(f"{each.attr_name} ({each.attr_type})" for each in keys_module.stored_keys(model))
 
 
@@ -188,7 +187,6 @@ def is_strange(model: Any, image: Image) -> bool:
 
 
 def has_lock(model: Any, image: Image) -> bool:
-    """Tell whether a row of a table of locks carries a lock."""
     return _is_of_locks(model) and not has_foreign(model, image)
 
 

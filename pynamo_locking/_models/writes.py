@@ -51,17 +51,15 @@ class Participation:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction can still be committed."""
         return self._items() is not None
 
     def has(self, model: type[Model], hash_key: Any, range_key: Any) -> bool:
         """Tell whether it has the item of a model with this key, in whichever instance."""
         identity = ItemKey.of(model.Meta.table_name, key_of(model, hash_key, range_key))
-        member = self._items().by_key.get(identity) if self.is_open else None
-        return member is not None and endpoint_of(member.model) == endpoint_of(model)
+        item = self._items().by_key.get(identity) if self.is_open else None
+        return item is not None and endpoint_of(item.model) == endpoint_of(model)
 
     def end(self) -> None:
-        """Note the end of the transaction."""
         self._items = lambda: None
 
     def __reduce__(self) -> Any:
@@ -76,17 +74,17 @@ def check_alone(item: Model) -> None:
     """Refuse a write of an instance that an open transaction has: it would go past the transaction."""
     taken = versions.noted(item, Participation)
     if taken is not None and taken.is_open:
-        raise _goes_past(type(item), key_values_of(item))
+        raise _error_of_bypass(type(item), key_values_of(item))
 
 
 def check_read_alone(model: type[Model], hash_key: Any, range_key: Any) -> None:
     """Refuse to read and write an item that the open transaction of this context has: its commit would be stale."""
     here = open_here.get()
     if here is not None and here.has(model, hash_key, range_key):
-        raise _goes_past(model, (hash_key, range_key))
+        raise _error_of_bypass(model, (hash_key, range_key))
 
 
-def _goes_past(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
+def _error_of_bypass(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
     return ConfigurationError(
         f"{label_of(model, key)} is in an open transaction, and this write would go past it: nothing was sent. Call "
         f"tx.save(item), tx.update() or tx.delete() of the transaction, or write after its end."
@@ -173,13 +171,13 @@ class GuardedMixin(ReadingMixin):
         """Return the writer of this item; None if PynamoDB writes the item. For `extents` see `_extents`."""
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
-            row, own = self._own_lock()
-            return Writer(self, [] if own is None else [own], lock=attribute, row=row)
+            row, held = self._own_lock()
+            return Writer(self, [] if held is None else [held], lock=attribute, row=row)
         if enforced is None:
             extents = self._extents() if self._may_be_held_elsewhere() else ()
         elif extents is None:
             extents = self._extents()
-        held_entries = self._own_entries_elsewhere(extents)
+        held_entries = self._held_entries_elsewhere(extents)
         foreign_checks = [] if enforced is None else self._foreign_checks(held_entries, extents)
         if held_entries or foreign_checks:
             return Writer(self, held_entries, foreign_checks=foreign_checks)
@@ -187,16 +185,16 @@ class GuardedMixin(ReadingMixin):
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return Writer(self) if has_parts else None
 
-    def _own_entries_elsewhere(self, extents: Sequence[LockMode]) -> list[HeldEntry]:
+    def _held_entries_elsewhere(self, extents: Sequence[LockMode]) -> list[HeldEntry]:
         """Return the held entries of its own lock and of locks around it: the write must check all of them."""
         if not self._may_be_held_elsewhere():
             return []
-        _, own = self._own_lock()
-        return [each for each in (own, self._range_entry(extents), self._table_entry()) if each is not None]
+        _, held = self._own_lock()
+        return [each for each in (held, self._range_entry(extents), self._table_entry()) if each is not None]
 
     def _foreign_checks(self, held_entries: Sequence[HeldEntry], extents: Sequence[LockMode]) -> list[ForeignLockCheck]:
         """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
-        checks, held = list[ForeignLockCheck](), {own.row.identity: own.entry.lock_mode for own in held_entries}
+        checks, held = list[ForeignLockCheck](), {each.row.identity: each.entry.lock_mode for each in held_entries}
         for row, parts in self._enforced_rows(extents):
             mine = held.get(row.identity)
             if mine is None:
@@ -215,26 +213,24 @@ class GuardedMixin(ReadingMixin):
         rows = 0 if declared is None else 2 * len(declared.groups)
         return 1 + rows + max(enforced, int(self._may_be_held_elsewhere()))
 
-    def _kept(
+    def _placement_condition(
         self,
         condition: Condition | None,
         actions: Sequence[Action] | None = None,  # noqa: ARG002 - for subclasses
         *,
-        member: Any = None,  # noqa: ARG002
+        planned: Any = None,  # noqa: ARG002
     ) -> Condition | None:
         """Return the condition of a save or an update in a transaction. Subclasses add to it, or refuse the write.
 
-        The item is the `member` of a `Transaction`, if it has such.
+        `planned` is the item of a `Transaction` that does the write, if there is one.
         """
         return condition
 
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
-        """See `inserted`."""
         raise _without_intervals(cls)
 
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
-        """See `moved`."""
         raise _without_intervals(type(self))
 
     def before_save(self) -> None:
@@ -424,8 +420,8 @@ class GuardedMixin(ReadingMixin):
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
         """
-        own = context.read_under(self)
-        if own is not None and not own.ownership.is_held:
+        held = context.read_under(self)
+        if held is not None and not held.ownership.is_held:
             versions.drop_note(self, HeldEntry)
         super().refresh(consistent_read, include_expired=include_expired)
 
@@ -471,7 +467,7 @@ class GuardedMixin(ReadingMixin):
         """Build the Put of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
         writer = self._writer_for_pynamodb()
         prepare_save(self, "PynamoDB's TransactWrite")
-        condition = self._kept(condition)
+        condition = self._placement_condition(condition)
         if writer is None:
             return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
         write = writer.plan_save(condition, checks_version=True, error=TransactWriteError)
@@ -488,7 +484,7 @@ class GuardedMixin(ReadingMixin):
     ) -> dict[str, Any]:
         """Build the Update of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
         writer = self._writer_for_pynamodb()
-        condition = self._kept(condition, actions)
+        condition = self._placement_condition(condition, actions)
         if writer is None:
             return super().get_update_kwargs_from_instance(
                 [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition

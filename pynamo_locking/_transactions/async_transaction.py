@@ -263,7 +263,7 @@ class AsyncTransaction:
 
     async def _end(self, work: Callable[[], None]) -> None:
         try:
-            async with self._line.turn(self._hurry):
+            async with self._line.turn(self._stop_waiting):
                 await self._in_thread(work)
         finally:
             self._forget_locks()
@@ -275,7 +275,7 @@ class AsyncTransaction:
             return work()
 
         alone = partial(self._line.alone, under_locks)
-        return await concurrency.to_the_end(alone, is_urgent=is_urgent, hurry=self._hurry)
+        return await concurrency.to_the_end(alone, is_urgent=is_urgent, hurry=self._stop_waiting)
 
     def _held(self) -> list[HeldEntry]:
         handles = map(handle_of, self._locks.held)
@@ -287,7 +287,7 @@ class AsyncTransaction:
             if held is not None:
                 context.remove(held)
 
-    def _hurry(self) -> None:
+    def _stop_waiting(self) -> None:
         """Wait for no other transaction any more."""
         deadline = self._transaction._options.deadline
         deadline.at = min(deadline.at, runtime.current.monotonic())

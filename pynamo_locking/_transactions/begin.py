@@ -275,7 +275,6 @@ class RetryLoop:
         return [*in_order(found)]
 
     def note_locks(self) -> None:
-        """Note how many of its locks the attempt has acquired."""
         self._locked = len(items_of(self.begun).locks.held)
 
     def checked(self, result: _T) -> _T:

@@ -107,7 +107,6 @@ SUSPENDED: Final = "suspended#"
 
 
 def is_own_row(item: TransactionItem) -> bool:
-    """Tell whether an item is a row of the transactions' own table."""
     return issubclass(type(item.instances.present), TransactionTable)
 
 
@@ -183,8 +182,8 @@ def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -
     Of several attempts with one key, the key tells of all, and so does the error of the last one.
     """
     has_key = options.idempotency_key is not None
-    is_told = (path is CommitPath.NATIVE and needs_table(options)) or (has_key and bool(options.earlier))
-    if is_told and isinstance(error, OutcomeUnknown):
+    is_stored = (path is CommitPath.NATIVE and needs_table(options)) or (has_key and bool(options.earlier))
+    if is_stored and isinstance(error, OutcomeUnknown):
         error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
         ask = _by_key if has_key else _by_record
         ask_by(error, OutcomeQuery(partial(ask, options, check_table(options), runtime.current.monotonic())))
@@ -291,7 +290,6 @@ class MultiRequestCommit:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the transaction is known to be committed."""
         return self._stage is CommitStage.DECIDED
 
     def run(self) -> None:
@@ -510,7 +508,6 @@ def participant(row: LockRow, changes_row: str) -> dict[str, Any]:
 
 
 def key_size(stored: dict[str, Any]) -> int:
-    """Return how much a participant adds to its row."""
     return item_size({"": stored}) + 1
 
 
@@ -549,7 +546,6 @@ class CommitRun:
         return plan
 
     def direct(self) -> list[TransactionItem]:
-        """Return the items that the deciding transaction writes itself."""
         return [self._items[i] for i in self.plan().direct]
 
     def _facts(self, *, is_long: bool) -> list[ItemFacts]:
@@ -620,7 +616,6 @@ class CommitRun:
             self._assembly.note_commit()
 
     def check_reads(self) -> None:
-        """Check that all items are what they were when they were read."""
         with conflicts(TransactWriteError):
             validate(self._items, self._resolver(), is_snapshot=True)
 

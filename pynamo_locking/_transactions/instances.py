@@ -98,7 +98,6 @@ class ShownInstances:
             raise versions.stale(instance, TransactWriteError, why)
 
     def replace(self, instance: GuardedMixin) -> None:
-        """Use another instance, although the present one may be known to callers: it becomes another item."""
         self.present = instance
 
     def show(self, image: Image, *, is_committed: bool) -> None:

@@ -98,17 +98,14 @@ class TransactionItem:
 
     @property
     def instance(self) -> GuardedMixin:
-        """The instance that callers receive, and that is written."""
         return self.instances.present
 
     @property
     def model(self) -> type[GuardedMixin]:
-        """The model of the item."""
         return type(self.instances.present)
 
     @property
     def table(self) -> str:
-        """The name of the item's table."""
         return self.identity.table
 
     @property
@@ -130,7 +127,6 @@ class TransactionItem:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the transaction sees no such item."""
         return self.plan.after is None
 
     @property
@@ -199,7 +195,6 @@ class TransactionItem:
         return expiry.unexpired(self.model, image)
 
     def refused(self, image: Image | None) -> Exception:
-        """Return the error for an item that is not the one that was read."""
         return self._refused(self.plan, image)
 
     def _refused(self, plan: Plan, image: Image | None) -> Exception:
@@ -343,12 +338,10 @@ class TransactionItem:
     # Savepoints
 
     def reset(self) -> None:
-        """Forget all operations but the read."""
         self.plan = Plan(self.base)
         self.instances.reset(self.key, self.stored or None, self.before)
 
     def saved(self) -> SavedItem:
-        """Return the present state."""
         return SavedItem(self.plan, self.instances.saved(), isinstance(self.base, Unread))
 
     def restore(self, saved: SavedItem) -> None:

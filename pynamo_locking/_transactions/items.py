@@ -84,7 +84,6 @@ class Counted:
 
     @staticmethod
     def has_room(names: dict[str, Any]) -> bool:
-        """Tell whether one transaction may name so much."""
         return effects.size_of({_NAMED: names}) <= _MOST_BYTES
 
 
@@ -416,7 +415,6 @@ class TransactionItems:
         return None if item is None or item.is_unused else item
 
     def written(self, instance: GuardedMixin) -> TransactionItem | None:
-        """Return the item of an instance, if the transaction writes it."""
         item = self._known(identity_of(instance))
         return None if item is None or item.plan.write is None else item
 
@@ -525,7 +523,6 @@ class TransactionItems:
         self.guards.settle(model, stored, guard)
 
     def count_in_guard(self, item: TransactionItem) -> None:
-        """Count a created or deleted item in the guard of its hash key."""
         hash_key = {} if is_guarding_table(item.model) else dict([next(iter(item.key.items()))])
         self.guards.count(item, hash_key, self._guard(item.model, hash_key))
 
@@ -623,7 +620,6 @@ class TransactionItems:
 
 
 def identity_of(instance: GuardedMixin) -> ItemKey:
-    """Return the identity of the item that an instance shows."""
     return ItemKey.of(instance.Meta.table_name, key_of(type(instance), *key_values_of(instance)))
 
 

@@ -305,7 +305,6 @@ class IntentWriter:
     _one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
 
     def resolver(self) -> Resolver:
-        """Return what resolves intents of other transactions."""
         return Resolver(deadline=self._deadline, priority=self._lease.record.priority, pulse=self._lease.renew_if_due)
 
     def write_intents(self, batch: Sequence[IntentWrite]) -> None:

@@ -147,7 +147,6 @@ def _is_deep(value: Image) -> bool:
 
 
 def _from_text(text: str) -> Image:
-    """Return a value of which the row has the text."""
     return cast("Image", decoded(json.loads(text), text.encode()))
 
 

@@ -233,7 +233,7 @@ class Transaction:
         """
         prepare_save(item, "tx.save()")
         planned = self._item_of(item, replaces=True)
-        planned.save(kept_condition(item, condition, member=planned), checks=add_version_condition)
+        planned.save(kept_condition(item, condition, planned=planned), checks=add_version_condition)
         self._count_in_guard(planned)
 
     def update(
@@ -257,7 +257,7 @@ class Transaction:
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         planned = self._item_of(item)
-        planned.update(actions, kept_condition(item, condition, actions, member=planned), checks=add_version_condition)
+        planned.update(actions, kept_condition(item, condition, actions, planned=planned), checks=add_version_condition)
         self._count_in_guard(planned)
 
     def delete(
@@ -763,17 +763,14 @@ class Transaction:
 
 
 def items_of(transaction: Transaction) -> TransactionItems:
-    """Return the items of a transaction."""
     return transaction._items
 
 
 def idempotency_key_of(transaction: Transaction) -> str | None:
-    """Return the idempotency key of a transaction, if it has one."""
     return transaction._options.idempotency_key
 
 
 def is_committed(transaction: Transaction) -> bool:
-    """Tell whether a transaction is known to be committed."""
     return transaction._is_committed
 
 
@@ -786,12 +783,10 @@ def is_done_before(transaction: Transaction, model: type[GuardedMixin]) -> bool:
 
 
 def check_writable(transaction: Transaction) -> None:
-    """Raise a `ConfigurationError` if the transaction is over, or read only."""
     transaction._check_writable()
 
 
 def count_in_guard(transaction: Transaction, item: TransactionItem) -> None:
-    """Count a new or deleted item in the guard of queries of its hash key, if its model has one."""
     transaction._count_in_guard(item)
 
 

@@ -76,7 +76,6 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     expires: TTLAttribute = TTLAttribute(null=True, attr_name=transaction_record.EXPIRES)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse times in the Meta that cannot work."""
         super().__init_subclass__(**options)
         RetentionTimes.of(getattr(cls, "Meta", None))
 

@@ -37,7 +37,7 @@ _PASSING: Final = ("unreachable", "failed")
 _sleep: Callable[[float], None] = time.sleep
 
 
-def _looks(look: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any] | Problem]:
+def _repeated(look: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any] | Problem]:
     """Yield each look, or the problem that it had if that may pass. A problem of the first look does not."""
     yield look()
     while True:
@@ -161,7 +161,7 @@ def show(
     is broken, or if there is no such item, which cannot be locked.
     """
     found = session.lockable(model, attribute)
-    lock = _looked_at(found, key, range_key)
+    lock = _lock_document(found, key, range_key)
     lock["item_exists"] = not lock["is_free"] or inspection.has_item(found, *_keys(found, key, range_key))
     flaw = {lock["name"]: lock["unreadable"]} if lock["unreadable"] else {}
     people = _table({"table": lock["table"], "locks": [] if flaw else [lock], "unreadable": flaw})
@@ -193,7 +193,7 @@ def watch(
         last.update(_listed(found, prefix, with_free=all_))
         return dict(last)
 
-    looks, console = _looks(look, every), terminal.console()
+    looks, console = _repeated(look, every), terminal.console()
     with contextlib.suppress(KeyboardInterrupt):
         if console.is_terminal and not console.is_dumb_terminal and not session.as_json:
             _draw(looks, console, every)
@@ -222,7 +222,7 @@ def break_(
     Needs the ticket, so that no later entry is removed by mistake. The log names the operator.
     """
     found = session.lockable(model, attribute)
-    before = _looked_at(found, key, range_key)
+    before = _lock_document(found, key, range_key)
     name, table, who = plain(before["name"]), before["table"], terminal.operator()
     if before["unreadable"]:
         raise Problem("unreadable", f"the lock {name} is broken: {before['unreadable']}. Nothing was changed.", Exit.NO)
@@ -236,7 +236,7 @@ def break_(
         terminal.leave_trace(f"{what} may have been broken by {who}; it is {whose}")
         raise
     if not is_gone:
-        raise _no_ticket(_looked_at(found, key, range_key), ticket, "it has left meanwhile")
+        raise _no_ticket(_lock_document(found, key, range_key), ticket, "it has left meanwhile")
     terminal.leave_trace(f"{what} was broken by {who}; it was {whose}")
     document = {
         **{part: before[part] for part in ("table", "name", "key")},
@@ -316,7 +316,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         terminal.duration(inspection.lasted(entry)),
         entry["ticket"],
-        _who(entry),
+        _owner(entry),
         inspection.shown_lock_mode(entry),
         terminal.ago(entry["since_renewal_s"]),
         terminal.duration(entry["lease_s"]),
@@ -324,7 +324,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _who(entry: Mapping[str, Any]) -> str:
+def _owner(entry: Mapping[str, Any]) -> str:
     more = "" if entry["callers"] == 1 else f" and {entry['callers'] - 1} more"
     return f"{entry['owner']}{more}{' (detached)' if entry['is_detached'] else ''}"
 
@@ -341,7 +341,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
     return hash_value, range_value
 
 
-def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
+def _lock_document(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     found = _keys(model, key, range_key)
     name, table, state = lock_target_of(model, *found).row.name, model.Meta.table_name, model.lock_state(*found)
     if found[1] is None and len(keys.key_attributes(model)) > 1 and not (state.entries or state.unreadable):

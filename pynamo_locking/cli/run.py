@@ -66,7 +66,7 @@ class Turn:
         """Acquire the lock; return whether the program is to run.
 
         Raises:
-            LockTimeout: another party has had the lock for all of the wait.
+            LockTimeout: another process, thread or task has had the lock for all of the wait.
         """
         if self._once is None:
             self.lock.acquire()
@@ -99,7 +99,7 @@ class Turn:
 
 
 def busy(program: str, lock: Lock[Any], error: LockTimeout, exit_code: int) -> Problem:
-    """Return what to tell when another party has the lock."""
+    """Return what to tell when another process has the lock."""
     holder = next(iter(error.queue.holders), None) if error.queue is not None else None
     if holder is None:
         return Problem("not_obtained", str(error), exit_code)
@@ -409,7 +409,7 @@ def _run_once(
     try:
 
         def start() -> Child:
-            return Child(program, path, _told(session, turn), turn.news.set)
+            return Child(program, path, _environment(session, turn), turn.news.set)
 
         why_lost, code = _run_under(lock, signals, start, turn.news, patience)
     finally:
@@ -440,12 +440,12 @@ def _tell(session: Session, document: Mapping[str, Any], message: str) -> None:
         terminal.say(message)
 
 
-def _told(session: Session, turn: Turn) -> dict[str, str]:
+def _environment(session: Session, turn: Turn) -> dict[str, str]:
     """Return the environment of the program."""
-    told = {"PYNAMO_LOCKING_TICKET": str(turn.lock.ticket), "PYNAMO_LOCKING_NAME": turn.lock.name}
+    ours = {"PYNAMO_LOCKING_TICKET": str(turn.lock.ticket), "PYNAMO_LOCKING_NAME": turn.lock.name}
     if turn.run is not None:
-        told["PYNAMO_LOCKING_PERIOD"] = turn.run.period_begins.isoformat(timespec="seconds")
-    return {**session.environment, **told}
+        ours["PYNAMO_LOCKING_PERIOD"] = turn.run.period_begins.isoformat(timespec="seconds")
+    return {**session.environment, **ours}
 
 
 def _grace(given: float | None, lease: float) -> float:

@@ -27,7 +27,7 @@ from pynamo_locking._facade import (
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import BOTH, Commands
 from pynamo_locking.cli.session import Session
-from pynamo_locking.cli.terminal import EXPECTED, explain, said, usage
+from pynamo_locking.cli.terminal import EXPECTED, answer_behind, explain, usage
 from pynamo_locking.intervals import IntervalMixin
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def exists(model: type[Model]) -> bool:
     try:
         tables.describe(model)
     except EXPECTED as error:
-        if said(error)[0] == NO_TABLE:
+        if answer_behind(error)[0] == NO_TABLE:
             return False
         raise
     return True
@@ -108,7 +108,7 @@ def findings(model: type[Model], others: Sequence[type[Model]] = ()) -> list[Fin
     try:
         description = tables.describe(model)
     except EXPECTED as error:
-        if said(error)[0] != NO_TABLE:
+        if answer_behind(error)[0] != NO_TABLE:
             return [_not_described(error)]
         remedy = "create it with the program that it belongs to" if tables.is_shared(model) else CREATE
         return [Finding("exists", PROBLEM, "there is no such table", remedy)]
@@ -218,7 +218,7 @@ def _expiry(model: type[Model], sharing: Sequence[type[Model]], *, is_global: bo
     try:
         used = tables.ttl_of(model)
     except EXPECTED as error:
-        yield Finding("ttl", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}DescribeTimeToLive")
+        yield Finding("ttl", NOTE, f"not seen: {_reason(error)}", f"{_ALLOW}DescribeTimeToLive")
         return
     if wanted is None and used is not None:
         owner = next((each.__name__ for each in sharing if _ttl_name(each) == used), None)
@@ -251,12 +251,12 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
         kwargs = {"TableName": connection.table_name, "Limit": MOST_ROWS, "ConsistentRead": True}
         answer = connection.connection.dispatch("Scan", kwargs)
     except EXPECTED as error:
-        yield Finding("rows", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}Scan")
+        yield Finding("rows", NOTE, f"not seen: {_reason(error)}", f"{_ALLOW}Scan")
         return
     answer["Items"] = [image for image in answer["Items"] if tables.is_own(model, image)]
     unreadable = [flaw for flaw in (tables.flaw_of(model, image) for image in answer["Items"]) if flaw]
     if unreadable:
-        what = f"{len(unreadable):,} cannot be read: {'; '.join(_few(unreadable))}"
+        what = f"{len(unreadable):,} cannot be read: {'; '.join(_first_names(unreadable))}"
         yield Finding("broken", PROBLEM, what, "restore or remove them")
     seen = f"{'the first' if 'LastEvaluatedKey' in answer else 'all'} {answer['ScannedCount']:,} items were looked at"
     if tables.is_shared(model):
@@ -270,7 +270,7 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     locked = sum(tables.has_lock(model, image) for image in strange)
     expiring = sum(expires in image for image in strange)
     does = "deletes" if ttl.detail == f"by {expires}" else "would delete"
-    named = ", ".join(_few([repr(image[name]["S"]) for image in strange]))
+    named = ", ".join(_first_names([repr(image[name]["S"]) for image in strange]))
     yield Finding(
         "rows",
         PROBLEM if locked or expiring else WARNING,
@@ -281,7 +281,7 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     )
 
 
-def _few(texts: list[str]) -> list[str]:
+def _first_names(texts: list[str]) -> list[str]:
     return texts if len(texts) <= _MOST_NAMED else [*texts[:_MOST_NAMED], "..."]
 
 
@@ -299,14 +299,14 @@ def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator
             connection.connection.dispatch(operation, {"TableName": connection.table_name, **arguments})
         except EXPECTED as error:
             level = PROBLEM if operation == "GetItem" else NOTE
-            yield Finding(f"permission_{operation}", level, _why(error), f"{_ALLOW}{operation}; {remark}")
+            yield Finding(f"permission_{operation}", level, _reason(error), f"{_ALLOW}{operation}; {remark}")
         else:
             yield Finding(f"permission_{operation}", OK, "allowed")
     yield Finding("permission_writes", NOTE, "not seen: that would need a write")
 
 
-def _why(error: Exception) -> str:
-    return ": ".join(filter(None, said(error)))
+def _reason(error: Exception) -> str:
+    return ": ".join(filter(None, answer_behind(error)))
 
 
 def _placement(model: type[Model]) -> Iterator[Finding]:

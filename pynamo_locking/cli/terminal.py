@@ -169,7 +169,7 @@ def _of_answer(error: BaseException) -> Problem | None:
     return None
 
 
-def said(error: BaseException) -> tuple[str, str]:
+def answer_behind(error: BaseException) -> tuple[str, str]:
     """Return the code and the message of the answer behind an error; no code, and its text, where there was none."""
     return next((found for found in map(_code_and_message, _chain(error)) if found[0]), ("", str(error)))
 
@@ -274,7 +274,6 @@ class _Fitting:
     least: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show what fits."""
         yield self.table if options.max_width >= self.least else self.lines
 
 

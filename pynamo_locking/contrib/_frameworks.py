@@ -380,7 +380,9 @@ COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "for", "age", "l
 Row = dict[str, Any]
 
 
-def performed(models: Iterable[Any], action: str, options: Mapping[str, Any], is_sure: Callable[[str], bool]) -> str:
+def run_lock_command(
+    models: Iterable[Any], action: str, options: Mapping[str, Any], is_sure: Callable[[str], bool]
+) -> str:
     """Do what the command line says: list, show or break. Return what to print."""
     if action != "break":
         rows = list(listed(models)) if action == "list" else shown(models, options["model"], options["key"])

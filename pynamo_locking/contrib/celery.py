@@ -172,7 +172,7 @@ class UniqueTask(_Task):
         mine = claims.until_ms.set(self._until_ms(options)), claims.task_id.set(task_id)
         while True:
             try:
-                claims(name).update([*mine, _kept(claims, self._until_ms(options))], is_free)
+                claims(name).update([*mine, _expire_a_day_after(claims, self._until_ms(options))], is_free)
             except (ItemLocked, Conflict):
                 row = claims.get(name, consistent_read=True)
                 if row.task_id and (row.until_ms > _now_ms() or row.lock.entries):
@@ -280,7 +280,7 @@ class UniqueTask(_Task):
         return f"{self.name} {hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _kept(claims: type[TaskClaims], until_ms: int) -> Any:
+def _expire_a_day_after(claims: type[TaskClaims], until_ms: int) -> Any:
     """Let TTL remove the row of a claim that nothing has used for a day."""
     return claims.expires.set(datetime.fromtimestamp(until_ms / 1000, tz=timezone.utc) + timedelta(days=1))
 

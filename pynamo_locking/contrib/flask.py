@@ -172,7 +172,7 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
     def add(action: str, help_: str, *parameters: click.Parameter) -> None:
         def run(**options: Any) -> None:
             try:
-                click.echo(_frameworks.performed(models, action, options, click.confirm))
+                click.echo(_frameworks.run_lock_command(models, action, options, click.confirm))
             except (ConfigurationError, InvalidInput) as error:
                 raise click.UsageError(str(error)) from error
             except (LockingError, PynamoDBException) as error:

@@ -118,9 +118,9 @@ class _Telemetry:
     def hear(self, event: Event) -> None:
         """Note an event. Called in its own thread, and so in the context of its span."""
         if isinstance(event, (events.Acquired, events.TimedOut)):
-            self._attempted(event)
+            self._end_wait(event)
         elif isinstance(event, (events.Released, events.Lost)):
-            self._let_go(event)
+            self._end_hold(event)
         elif isinstance(event, (events.Renewed, events.RenewalFailed)):
             self._renewed(event)
         elif isinstance(event, events.WriteEvent):
@@ -154,7 +154,7 @@ class _Telemetry:
 
     # Locks
 
-    def _attempted(self, event: events.Acquired | events.TimedOut) -> None:
+    def _end_wait(self, event: events.Acquired | events.TimedOut) -> None:
         has_it = isinstance(event, events.Acquired)
         about = _place_of(event) if has_it else {**_place_of(event), "error.type": "LockTimeout"}
         self._instruments.wait.record(event.waited_ms / 1000, about)
@@ -165,7 +165,7 @@ class _Telemetry:
         attributes = {**about, **_facts_of(event), **facts}
         span = self._ended_span(f"acquire {event.table}", event, event.waited_ms, attributes, error)
         if isinstance(event, events.Acquired):
-            self._hold(event, span)
+            self._begin_hold(event, span)
 
     def _ended_span(self, name: str, event: Event, lasted_ms: float, attributes: dict[str, Any], error: str) -> Span:
         """Make the span of what has ended with this event."""
@@ -177,7 +177,7 @@ class _Telemetry:
         span.end(end_ns)
         return span
 
-    def _hold(self, event: events.Acquired, acquired: Span) -> None:
+    def _begin_hold(self, event: events.Acquired, acquired: Span) -> None:
         start_ns = event.time_ms * _NS_PER_MS
         span = self._tracer.start_span(
             f"hold {event.table}",
@@ -187,7 +187,7 @@ class _Telemetry:
         )
         self._holds[event.entry_id] = _Hold(span, _place_of(event), start_ns)
 
-    def _let_go(self, event: events.Released | events.Lost) -> None:
+    def _end_hold(self, event: events.Released | events.Lost) -> None:
         hold = self._holds.pop(event.entry_id, None)
         if event.held_ms is not None:
             self._instruments.hold.record(event.held_ms / 1000, _place_of(event))
@@ -268,7 +268,6 @@ def _facts_of(event: LockEvent) -> dict[str, Any]:
 
 
 def _note(event: Event, attributes: dict[str, Any]) -> None:
-    """Note an event in the span that is current where it happens."""
     trace.get_current_span().add_event(type(event).__name__, attributes, event.time_ms * _NS_PER_MS)
 
 

@@ -471,7 +471,6 @@ class BoundCondition:
     values: Mapping[str, Value]
 
     def holds(self, item: Item) -> bool:
-        """Tell whether it is true of an item; of no item at all, if that is empty."""
         return bool(self.root.value(Scope(item, self.names, self.values)))
 
     def attributes(self) -> set[str]:

@@ -40,7 +40,6 @@ EVENTUAL: Final = 0.5
 
 
 def read_factor(request: Mapping[str, Any]) -> float:
-    """Return what a unit of this read costs outside of a transaction."""
     return CONSISTENT if request.get("ConsistentRead") else EVENTUAL
 
 

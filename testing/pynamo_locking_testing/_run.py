@@ -145,12 +145,12 @@ class Run:
                 self.headline = str(error)
 
     def _run_processes(self) -> None:
-        self._look("always")
+        self._check_required("always")
         self._is_running = True
         self._scheduler.run()
         self._scheduler.let_land()
         self._is_running = False
-        self._look("finally_")
+        self._check_required("finally_")
 
     def _live(self, process: SimulatedProcess, call: Callable[[], Any]) -> None:
         try:
@@ -176,12 +176,12 @@ class Run:
         self.story.on_changes(request, changes)
         if changes and self._is_running and not self._is_looking:
             try:
-                self._look("always")
+                self._check_required("always")
             except Exception as error:
                 self._scheduler.fail(error)  # the client would take it for an answer of DynamoDB's, and go on
                 raise
 
-    def _look(self, name: str) -> None:
+    def _check_required(self, name: str) -> None:
         """Check what is required; reads for that are made by nobody, and take no time."""
         current, self._scheduler.current = self._scheduler.current, None
         now, self._is_looking = self._scheduler.now, True
@@ -194,20 +194,20 @@ class Run:
 
 def _require(name: str, holds: Callable[[], object]) -> None:
     try:
-        told = holds()
+        answer = holds()
     except AssertionError as error:
         detail = f": {error}".partition("\n")[0].removesuffix(": ")
         raise Broken(f"world.{name} failed: {_source(holds)}{detail}") from None
     except Exception as error:
         raise Broken(f"world.{name} raised {type(error).__name__}: {error}: {_source(holds)}") from error
-    _check_synchronous(f"a check of world.{name}", told)
-    if told is not None and not told:
+    _check_synchronous(f"a check of world.{name}", answer)
+    if answer is not None and not answer:
         raise Broken(f"world.{name} failed: {_source(holds)}")
 
 
-def _check_synchronous(what: str, told: object) -> None:
-    if inspect.iscoroutine(told):
-        told.close()
+def _check_synchronous(what: str, answer: object) -> None:
+    if inspect.iscoroutine(answer):
+        answer.close()
         raise SimulationError(f"{what} is a coroutine function, which nobody awaits: write it with `def`")
 
 

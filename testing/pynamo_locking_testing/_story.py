@@ -134,7 +134,6 @@ class Story:
             self._note(name, self._sentence(request, fault, answer, changes))
 
     def ended(self, name: str, error: BaseException) -> None:
-        """Note that the function of a process has raised an error."""
         self._note(name, f"ended with {type(error).__name__}")
 
     def _note(self, who: str, what: str) -> None:
@@ -157,8 +156,8 @@ class Story:
         if fault in _UNHEARD:
             done = f"{_what(request, 0)}{self._changed(changes)}" if changes else f"tried to {_what(request, 1)}"
             return done + _UNHEARD[fault]
-        told = _refused(request, answer) if isinstance(answer, Exception) else self._done(request, answer, changes)
-        return f"{told}{self._after(fault)}"
+        text = _refused(request, answer) if isinstance(answer, Exception) else self._done(request, answer, changes)
+        return f"{text}{self._after(fault)}"
 
     def _after(self, fault: Fault | None) -> str:
         if fault is Fault.PAUSE_AFTER:
@@ -193,13 +192,13 @@ class Story:
 
     def _scalars(self, table: str, item: Image | None) -> dict[str, str]:
         """Return the attributes of an item that fit into a sentence, without its key."""
-        told = {}
+        shown = {}
         for name, tagged in (item or {}).items():
             [(tag, value)] = tagged.items()
             if tag in {"S", "N", "BOOL"} and name not in self._key_names(table) and not name.endswith(_WRITE_ID):
                 text = str(value)
-                told[name] = text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
-        return told
+                shown[name] = text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+        return shown
 
     def lines(self) -> list[str]:
         """Return the story, a line for what one process did without a break."""

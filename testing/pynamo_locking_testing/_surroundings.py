@@ -120,7 +120,7 @@ class Surroundings:
                 partial(self._refuse, _SOCKET),
             ),
         }
-        return {real: self._here(real, stand_in) for real, stand_in in simulated.items()}
+        return {real: self._in_runs(real, stand_in) for real, stand_in in simulated.items()}
 
     def _methods(self) -> list[Replacement]:
         """Return stand-ins for methods."""
@@ -132,11 +132,11 @@ class Surroundings:
             (subprocess.Popen, "__init__", _PROGRAM),
         ]
         return [
-            *((of, name, self._here(getattr(of, name), partial(self._refuse, why))) for of, name, why in refused),
+            *((of, name, self._in_runs(getattr(of, name), partial(self._refuse, why))) for of, name, why in refused),
             (random.Random, "seed", self._seed_of(random.Random.seed)),
         ]
 
-    def _here(self, real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+    def _in_runs(self, real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is simulated in a run, and the real one everywhere else."""
 
         def stand_in(*arguments: Any, **keywords: Any) -> Any:

@@ -42,12 +42,12 @@ class Closed(BaseException):
 
 
 class Sleeper:
-    """A thread that waits for a moment on the timeline, or to be told at a place (a condition) before."""
+    """A thread that waits for a moment on the timeline, or for a notification at a place (a condition) before."""
 
     def __init__(self, place: object, until: float) -> None:
         self.place = place
         self.until = until
-        self.was_told = False
+        self.was_notified = False
         self.thread: threading.Thread = threading.current_thread()
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
@@ -84,16 +84,16 @@ class Timeline:
     # For the threads that wait
 
     def wait(self, place: object, seconds: float | None) -> bool:
-        """Wait to be told at a place, or for a time; return whether told.
+        """Wait for a notification at a place, or for a time; return whether there was one.
 
         If the timeline ends meanwhile, a thread of the library gets `Closed`, all others a `ConfigurationError`.
         """
         sleeper = self.fall_asleep(place, seconds)
         self.sleep_on(sleeper)
-        return sleeper.was_told
+        return sleeper.was_notified
 
     def fall_asleep(self, place: object, seconds: float | None) -> Sleeper:
-        """Note that the running thread waits from now on; it can be told before it calls `sleep_on`."""
+        """Note that the running thread waits from now on; it can be notified before it calls `sleep_on`."""
         with self._guard:
             self._refuse_if_closed()
             sleeper = Sleeper(place, math.inf if seconds is None else self.elapsed + max(0.0, seconds))
@@ -130,7 +130,7 @@ class Timeline:
         """Wake the threads that wait at a place, in the order of their arrival."""
         with self._guard:
             for sleeper in [s for s in self._sleepers if s.place is place][:limit]:
-                sleeper.was_told = True
+                sleeper.was_notified = True
                 self._wake(sleeper)
 
     def jump(self, seconds: float) -> None:
@@ -249,7 +249,7 @@ class Condition:
             for _ in range(depth):
                 self._mutex.acquire()
             self._depth = depth
-        return sleeper.was_told
+        return sleeper.was_notified
 
     def notify(self, n: int = 1) -> None:
         """Wake up to `n` of the threads that wait."""
@@ -546,18 +546,18 @@ class VirtualProcess(ClockView):
     """
 
     def __enter__(self) -> Self:
-        _go_to((*_ENTERED.get(), self))
+        _set_views((*_ENTERED.get(), self))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _go_to(_ENTERED.get()[:-1])
+        _set_views(_ENTERED.get()[:-1])
 
 
 #: What the running code holds in the processes that it has left, to enter them again.
 _HELD: Final[ContextVar[Mapping[ClockView | None, Any]]] = ContextVar("pynamo_locking_held_by_view", default={})  # noqa: B039 - never mutated
 
 
-def _go_to(views: tuple[ClockView, ...]) -> None:
+def _set_views(views: tuple[ClockView, ...]) -> None:
     """Let the running code be in the last of these, with the locks that it holds there."""
     held = {**_HELD.get(), view_here(): context.held_by_context.get()}
     _HELD.set(held)
@@ -635,12 +635,12 @@ class _Heartbeats:
         self._guard = runtime.Runtime().mutex()
 
     def add(self, held: HeldEntry) -> None:
-        self._mine().add(held)
+        self._thread_of_view().add(held)
 
     def remove(self, held: HeldEntry) -> None:
-        self._mine().remove(held)
+        self._thread_of_view().remove(held)
 
-    def _mine(self) -> HeartbeatThread:
+    def _thread_of_view(self) -> HeartbeatThread:
         view = view_here()
         with self._guard:
             if view not in self._by_view:

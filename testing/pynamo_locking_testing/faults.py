@@ -63,7 +63,7 @@ class FaultCount:
         self.count: int = 0
         self._mutex = runtime.current.exclusive()
 
-    def _hits(self, is_meant: Callable[[], bool], most: int | None) -> bool:
+    def _is_due(self, is_meant: Callable[[], bool], most: int | None) -> bool:
         """Count a request that the fault is to strike, which it does so many times; tell whether it is one."""
         with self._mutex:
             is_hit = (most is None or self.count < most) and is_meant()
@@ -125,9 +125,9 @@ def concurrent_write(
             by(item)
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        if strikes._hits(lambda: is_write(operation, kwargs), times):
+        if strikes._is_due(lambda: is_write(operation, kwargs), times):
             try:
-                _elsewhere(write)
+                _in_another_process(write)
             except Exception as error:  # noqa: BLE001 - raised when the block ends, and not in the application
                 failures.append(error)
         return send()
@@ -176,7 +176,7 @@ def lost_responses(
     strikes = FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        if not strikes._hits(lambda: strikes.count > 0 or is_write(operation, kwargs), times):
+        if not strikes._is_due(lambda: strikes.count > 0 or is_write(operation, kwargs), times):
             return send()
         if is_applied:
             with suppress(ClientError):
@@ -214,7 +214,7 @@ def throttled(
     table, strikes = _table_of(model), FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        if strikes._hits(lambda: table in _tables(kwargs), times):
+        if strikes._is_due(lambda: table in _tables(kwargs), times):
             reason = throttling_reason(operation, limit, table, index)
             raise client_error(operation, REFUSED, "throttled by a test", {"ThrottlingReasons": [reason]})
         return send()
@@ -251,7 +251,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[F
         if operation in _NOT_THERE:
             message = f"{operation} is not supported on global tables with multi-Region strong consistency"
             raise client_error(operation, INVALID, message, {})
-        if strikes._hits(lambda: operation in _WRITES, conflicts):
+        if strikes._is_due(lambda: operation in _WRITES, conflicts):
             code, message = "ReplicatedWriteConflictException", "refused by a test: a write of another Region has it"
             raise client_error(operation, code, message, {})
         answer = send()
@@ -321,14 +321,14 @@ def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: An
     row = handle_of(found).target.row
     holders = inspection.state(row).holders
     if not holders:
-        raise ConfigurationError(f"no party holds {row.label}, so no party can lose it.")
+        raise ConfigurationError(f"nobody holds {row.label}, so nobody can lose it.")
     for entry in holders:
-        _elsewhere(partial(inspection.break_entry, row, entry.ticket))
+        _in_another_process(partial(inspection.break_entry, row, entry.ticket))
     lost = {entry.id for entry in holders}
     for each in runtime.living(held_lock.all_held):
         if each.entry.id in lost:
             with suppress(LockLost):
-                _elsewhere(each.renew)
+                _in_another_process(each.renew)
 
 
 class _Seen:
@@ -361,7 +361,7 @@ def _requests_seen(see: Callable[[str, dict[str, Any], Callable[[], Any]], Any])
         connection._make_api_call = original
 
 
-def _elsewhere(call: Callable[[], _T]) -> _T:
+def _in_another_process(call: Callable[[], _T]) -> _T:
     """Do what another process does: it holds no lock of this context, and no fault strikes it."""
 
     def run() -> _T:
@@ -376,7 +376,7 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
     key, table = key_of(model, hash_key, range_key), model.Meta.table_name
     own = _of_the_lock(model)
 
-    def is_it(kwargs: dict[str, Any]) -> bool:
+    def is_write_of_item(kwargs: dict[str, Any]) -> bool:
         if kwargs.get("TableName") != table:
             return False
         named = kwargs.get("Key") or kwargs.get("Item", {})
@@ -392,12 +392,12 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
 
     def is_write(operation: str, kwargs: dict[str, Any]) -> bool:
         if operation in ("PutItem", "UpdateItem", "DeleteItem"):
-            return is_it(kwargs)
+            return is_write_of_item(kwargs)
         if operation == "TransactWriteItems":
-            return any(is_it(action) for each in kwargs["TransactItems"] for action in each.values())
+            return any(is_write_of_item(action) for each in kwargs["TransactItems"] for action in each.values())
         if operation == "BatchWriteItem":
             requests = [request for each in kwargs["RequestItems"].get(table, ()) for request in each.values()]
-            return any(is_it({"TableName": table, **request}) for request in requests)
+            return any(is_write_of_item({"TableName": table, **request}) for request in requests)
         if operation == "BatchExecuteStatement":
             return any(
                 f'"{table}"' in each["Statement"] and all(value in each["Parameters"] for value in key.values())

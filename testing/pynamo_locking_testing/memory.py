@@ -276,7 +276,6 @@ class MemoryClient:
         return self._make_api_call(operation, kwargs)
 
     def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Make a request, as PynamoDB does."""
         return self._database.handle(operation_name, operation_kwargs)
 
     def close(self) -> None:
@@ -286,15 +285,17 @@ class MemoryClient:
 # If a process forks in the middle of another thread's request, the child's database would stay locked for ever.
 
 
-def _end_requests() -> None:
+def _pause_requests() -> None:
     for database in _in_use:
         database._mutex.acquire()
 
 
-def _go_on() -> None:
+def _end_pause_of_requests() -> None:
     for database in _in_use:
         database._mutex.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_end_requests, after_in_parent=_go_on, after_in_child=_go_on)
+    os.register_at_fork(
+        before=_pause_requests, after_in_parent=_end_pause_of_requests, after_in_child=_end_pause_of_requests
+    )

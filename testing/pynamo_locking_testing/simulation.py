@@ -113,7 +113,7 @@ def _search(test: Callable[[World], object], options: Options, seed: int | None)
         for number in range(options.runs) if seed is None else [seed]:
             found = search.run_seed(number)
             if found.error is not None:
-                raise search.told(number, found) from _cause(found.error)
+                raise search.failure(number, found) from _cause(found.error)
             returned = {process.name for process in found.processes if process.has_returned}
             before = found.processes if never_returned is None else never_returned
             never_returned = [process for process in before if process.name not in returned]
@@ -169,7 +169,7 @@ class _Search:
             raise run.error
         return run
 
-    def told(self, seed: int, found: Run) -> BaseException:
+    def failure(self, seed: int, found: Run) -> BaseException:
         """Return the error that tells the shortest run found that fails in the same way."""
         assert found.error is not None
         if isinstance(found.error, SimulationError):

@@ -21,7 +21,6 @@ def _refusal(request: Request, code: str, status: int = 400, **details: Any) -> 
 
 
 def failed(request: Request) -> ClientError:
-    """Return the answer of a server that failed."""
     return _refusal(request, "InternalServerError", 500)
 
 

@@ -40,7 +40,6 @@ class Expiry:
                 yield place
 
     def is_over(self, record: Record | None, now_ms: int) -> bool:
-        """Tell whether there is an item, and its time is over by DynamoDB's clock."""
         expires = {} if record is None else record.item.get(self.attribute, {})
         return "N" in expires and int(expires["N"]) * 1000 < now_ms
 

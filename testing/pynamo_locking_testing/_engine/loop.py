@@ -46,7 +46,6 @@ class Loop(asyncio.BaseEventLoop):
                 coroutine.close()
 
     def time(self) -> float:
-        """Return the time on the clock of the process."""
         return runtime.current.monotonic()
 
     def select(self, timeout: float | None) -> list[Any]:

@@ -93,7 +93,6 @@ class Transaction:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an answer."""
         return self.outcome is not None
 
     @property
@@ -185,8 +184,8 @@ class Native:
                 check_same(fingerprint(other.request.kwargs["TransactItems"]), kwargs)
                 message = "The transaction with the given request token is already in progress."
                 raise Refusal("TransactionInProgressException", message, Message=message)
-        transaction.unprepared = _dealt(len(transaction.writes), self._prepares)
-        transaction.unapplied = _dealt(len(transaction.writes), self._applies)
+        transaction.unprepared = _split_evenly(len(transaction.writes), self._prepares)
+        transaction.unapplied = _split_evenly(len(transaction.writes), self._applies)
 
     def step(self, transaction: Transaction, now_ms: int) -> None:
         """Take the next step of a transaction that is not over."""
@@ -245,7 +244,7 @@ class Native:
         transaction.outcome = outcome
 
 
-def _dealt(number: int, parts: int) -> list[list[int]]:
+def _split_evenly(number: int, parts: int) -> list[list[int]]:
     """Return the numbers below a number, in order, in so many lists of about the same length."""
     parts = min(parts, number)
     edges = [number * part // parts for part in range(parts + 1)]

@@ -139,7 +139,7 @@ class Network(MemoryDynamoDB):
             operation,
             is_consistent=bool(kwargs.get("ConsistentRead")),
             may_conflict=operation not in READS,
-            knows_itself=_knows_itself(request),
+            knows_itself=_is_fenced(request),
             now=self._scheduler.now,
         )
         fault = self._throttle(request, fault)
@@ -217,7 +217,7 @@ class Network(MemoryDynamoDB):
 
     def _strike(self, fault: Fault | None, actor: Actor) -> None:
         if self._steps is not None:
-            self._steps.leave_all_of(actor.process)
+            self._steps.detach_callers_of(actor.process)
         if fault in {Fault.CRASH_BEFORE, Fault.CRASH_AFTER}:
             self._scheduler.kill(actor.process)
             raise Dead
@@ -307,7 +307,6 @@ class Network(MemoryDynamoDB):
             self._partitions.take(_partition(place), units, reading=reading, now=now)
 
     def back_off(self) -> None:
-        """Let a client wait before it repeats a request."""
         if self._scheduler.current is not None:
             self._scheduler.block(_BACK_OFF_S, "backs off")
 
@@ -386,20 +385,17 @@ class Network(MemoryDynamoDB):
         return self._store.table(place.table).primary.get(place.key)
 
     def key_names(self, table: str) -> frozenset[str]:
-        """Return the names of a table's key."""
         return frozenset(self._store.table(table).schema.names)
 
     def images(self, table: str) -> list[Image]:
-        """Return all items of a table as they are stored."""
         return [record.item for record in self._store.table(table).primary.scan(None, 0, 1)]
 
     def image(self, place: Place) -> Image | None:
-        """Return an item as it is stored."""
         record = self._record(place)
         return None if record is None else record.item
 
 
-def _knows_itself(request: Request) -> bool:
+def _is_fenced(request: Request) -> bool:
     """Tell whether an update is made under a lock, or to take one: it then knows a copy that its sender does not.
 
     A delete does not, nor what checks nothing of the past.

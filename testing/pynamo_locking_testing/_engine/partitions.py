@@ -54,7 +54,6 @@ class Bucket:
         return self.level
 
     def take(self, units: float, now: float) -> None:
-        """Take so many units, there or not."""
         self.level = self.left(now) - units
 
 
@@ -79,7 +78,6 @@ class Partitions:
         return self._bucket(key, reading, now).left(now) <= 0
 
     def take(self, key: Hashable, units: float, *, reading: bool, now: float) -> None:
-        """Note what a request took that was served."""
         self._bucket(key, reading, now).take(units, now)
 
     def exhaust(self, key: Hashable, seconds: float, *, reading: bool, now: float) -> None:

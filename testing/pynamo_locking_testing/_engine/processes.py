@@ -25,26 +25,26 @@ class _OfProcess:
     def __init__(self, simulated: SimulatedRuntime, name: str, make: Any) -> None:
         self._simulated, self._name, self._make = simulated, name, make
 
-    def _mine(self) -> Any:
+    def _of_running_process(self) -> Any:
         own = self._simulated.process.own
         if self._name not in own:
             own[self._name] = self._make()
         return own[self._name]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._mine(), name)
+        return getattr(self._of_running_process(), name)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._mine()
+        return key in self._of_running_process()
 
     def __getitem__(self, key: Any) -> Any:
-        return self._mine()[key]
+        return self._of_running_process()[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._mine()[key] = value
+        self._of_running_process()[key] = value
 
     def __delitem__(self, key: Any) -> None:
-        del self._mine()[key]
+        del self._of_running_process()[key]
 
 
 @contextlib.contextmanager

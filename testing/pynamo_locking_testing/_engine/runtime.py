@@ -65,11 +65,9 @@ class SimulatedRuntime(runtime.Runtime):
             self._seen_by = before
 
     def monotonic(self) -> float:
-        """Return the time on the clock of the running process."""
         return self.process.clock.monotonic()
 
     def time_us(self) -> int:
-        """Return the wall clock of the running process."""
         return self.process.clock.time_ms() * 1000
 
     def jitter(self) -> float:
@@ -82,37 +80,30 @@ class SimulatedRuntime(runtime.Runtime):
         return _digits(str(self._tokens), 20)
 
     def process_part(self) -> str:
-        """Return what the ids of the entries of the running process begin with."""
         return _digits(self.process.name, 4)
 
     def entry_id(self) -> str:
-        """Return the next name of an entry of the running process."""
         return self.process_part() + self.token()[:10]
 
     def exclusive(self) -> threading.Lock:
-        """Return a mutex that no actor can take twice."""
         return cast("threading.Lock", Mutex(self, is_reentrant=False))
 
     def mutex(self) -> threading.RLock:
-        """Return a mutex that its actor may take again."""
         return cast("threading.RLock", Mutex(self, is_reentrant=True))
 
     def event(self) -> threading.Event:
         return cast("threading.Event", Event(self))
 
     def condition(self) -> threading.Condition:
-        """Return a condition variable."""
         return cast("threading.Condition", Condition(self))
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
-        """Wait for a notification, or until the clock of the running process has gone on by so much."""
         return condition.wait(timeout)
 
     def sleep(self, seconds: float) -> None:
         self.scheduler.block(self.true(seconds), "sleeps")
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
-        """Start another actor in the running process."""
         self._tokens += 1
         self.scheduler.spawn(self.process, f"{name.removeprefix('pynamo-locking-')}-{self._tokens}", target)
 
@@ -124,7 +115,6 @@ class SimulatedRuntime(runtime.Runtime):
         return self.scheduler.current, task
 
     def owner(self) -> str:
-        """Return the label of who runs."""
         return repr(self.scheduler.current)
 
     def true(self, seconds: float | None) -> float | None:

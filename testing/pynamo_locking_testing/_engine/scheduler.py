@@ -182,7 +182,6 @@ class Scheduler:
         self.landings.clear()
 
     def let_land(self) -> None:
-        """Let everything arrive that is still on its way."""
         while self.landings:
             self.landings.pop(0).land()
 
@@ -194,33 +193,32 @@ class Scheduler:
     def _run_actors(self) -> None:
         """Run actors in turns until none is left: the one that ends comes back here."""
         while (actor := self._choose_next()) is not None:
-            self._go_to(actor)
+            self._switch_to(actor)
         self.current = None
 
     # Handing over
 
     def hand_over(self, doing: object) -> None:
         """Let anyone run, ourselves too, before we do something."""
-        me = self._me()
+        me = self._running_actor()
         me.doing, me.is_at_request = doing, True
         self._switch(me)
 
     def block(self, seconds: float | None, doing: str) -> bool:
         """Stop until we are woken, or until so much true time has passed. Tell whether we were woken."""
-        me = self._me()
+        me = self._running_actor()
         me.doing, me.is_blocked, me.was_woken = doing, True, False
         me.wakes_at = None if seconds is None else self.now + max(0.0, seconds)
         self._switch(me)
         return me.was_woken
 
     def wake(self, actor: Actor) -> None:
-        """Let a blocked actor run again."""
         if actor.is_blocked:
             actor.is_blocked, actor.was_woken, actor.wakes_at = False, True, None
 
     def pause(self, seconds: float) -> None:
         """Stop the process of the running actor for a while; time passes for the others."""
-        me = self._me()
+        me = self._running_actor()
         me.process.paused_until = self.now + seconds
         self._switch(me)
 
@@ -228,7 +226,7 @@ class Scheduler:
         if not actor.process.is_alive:
             raise Dead
 
-    def _me(self) -> Actor:
+    def _running_actor(self) -> Actor:
         assert self.current is not None
         self._check_alive(self.current)
         return self.current
@@ -238,13 +236,13 @@ class Scheduler:
         assert successor is not None  # one is left: me
         if successor is not me:
             if asyncio._get_running_loop() is None:
-                self._go_to(successor)
+                self._switch_to(successor)
             else:
                 with _no_running_loop():
-                    self._go_to(successor)
+                    self._switch_to(successor)
         self._check_alive(me)
 
-    def _go_to(self, actor: Actor) -> None:
+    def _switch_to(self, actor: Actor) -> None:
         self.current = actor
         actor.stack.switch()
 

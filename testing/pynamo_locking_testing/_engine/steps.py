@@ -61,7 +61,7 @@ class Steps:
             transaction.landing = Landing(str(transaction), partial(self._land, transaction))
             self._scheduler.landings.append(transaction.landing)
 
-    def leave_all_of(self, process: Process) -> None:
+    def detach_callers_of(self, process: Process) -> None:
         """Let transactions go on by themselves whose callers die or stand still now."""
         for transaction in self.native.running:
             actor = transaction.request.actor

@@ -33,7 +33,6 @@ class Uniform:
         self._random = random
 
     def choose(self, options: Sequence[object]) -> int:
-        """Return the index of who runs next."""
         return self._random.randrange(len(options))
 
 

@@ -66,7 +66,6 @@ class Mutex:
         return depth
 
     def take_back(self, depth: int) -> None:
-        """Take it as often as it was taken before."""
         self.acquire()
         self._depth = depth
 
@@ -117,7 +116,6 @@ class Event:
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Tell whether it has happened."""
         return self._is_set
 
     def set(self) -> None:

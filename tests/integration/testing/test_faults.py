@@ -249,13 +249,13 @@ def test_a_lock_is_lost_before_the_write(everywhere):
 
 
 def test_a_name_is_lost(accounts):
-    """By its name; all that share it lose it; a lock that no party holds cannot be lost."""
+    """By its name; all that share it lose it; a lock that nobody holds cannot be lost."""
     mine = Names.locked("n", shared=True)
     with held_by_other(Names.locked("n", shared=True)) as other, pytest.raises(LockLost), mine as lock:
         lose_lock(Names, "n")
         assert other.lost.is_set()
         assert lock.lost.is_set()
-    with pytest.raises(ConfigurationError, match="no party holds"):
+    with pytest.raises(ConfigurationError, match="nobody holds"):
         lose_lock(Names, "n")
 
 

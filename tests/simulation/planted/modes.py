@@ -47,7 +47,7 @@ RANGES: Final = (
     bug(
         "ranges behind locks of items: An item whose own lock we hold is written beside the range around it.",
         Search(Plan("items in ranges", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=200),
-        Change("_models/writes.py", "(own, self._range_entry(", "(own or self._range_entry("),
+        Change("_models/writes.py", "(held, self._range_entry(", "(held or self._range_entry("),
     ),
     bug(
         "writers meet no ranges: A writer without a lock does not check the ranges of others.",

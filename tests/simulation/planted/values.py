@@ -40,7 +40,7 @@ INTERVALS: Final = (
     bug(
         "touched items not settled: What the guard names is taken to be in its place.",
         _DISJOINT,
-        Change(_STAGED, "settle(self._axis.model, [each.key(self._axis) for each in touched])", "pass"),
+        Change(_STAGED, "settle(self._interval.model, [each.key(self._interval) for each in touched])", "pass"),
         Change(_STAGED, "MOST_TOUCHED: Final = 8", "MOST_TOUCHED: Final = 0"),
     ),
     bug(
@@ -58,8 +58,8 @@ INTERVALS: Final = (
         Search(_OPEN, "Disjoint"),
         Change(
             _STAGED,
-            "changed_by(action) in axis.stored]",
-            "changed_by(action) in axis.stored and isinstance(action, SetAction)]",
+            "changed_by(action) in interval.stored]",
+            "changed_by(action) in interval.stored and isinstance(action, SetAction)]",
         ),
     ),
     bug(
@@ -85,7 +85,7 @@ INTERVALS: Final = (
     bug(
         "staged items not seen: A transaction does not see the items that it has inserted itself.",
         Search(_IN_TRANSACTIONS, "Disjoint"),
-        Change(_STAGED, "{member.identity: member.plan.after for member in self._written()}", "{}"),
+        Change(_STAGED, "{item.identity: item.plan.after for item in self._written()}", "{}"),
     ),
     bug(
         "earlier calls not named: The guard names the items of the last call of a transaction alone.",

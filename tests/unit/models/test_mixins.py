@@ -543,7 +543,7 @@ def test_states_read_from_instances():
     "members",
     [
         {"_writer": lambda self: None},
-        {"_kept": classmethod(lambda cls: [])},
+        {"_placement_condition": classmethod(lambda cls: [])},
         {"_lock_row_of_item": property(lambda self: 1)},
         {"_writer": UnicodeAttribute(null=True)},
     ],

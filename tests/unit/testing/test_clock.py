@@ -173,7 +173,7 @@ def test_a_holder_whose_renewals_are_lost_loses(clock):
     lock = Counter.locked("a", lease=10, on_lost=reasons.append)
     in_thread(lock.acquire)
     clock.auto_jump = False
-    thread = heartbeat.heartbeat_thread._mine()
+    thread = heartbeat.heartbeat_thread._thread_of_view()
     with thread._condition:
         thread._due.clear()  # no thread to renew it
     clock.auto_jump = True

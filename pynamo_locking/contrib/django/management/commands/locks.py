@@ -34,12 +34,12 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """Do it."""
         try:
-            self.stdout.write(_frameworks.performed(apps.models(), options["action"], options, _agrees))
+            self.stdout.write(_frameworks.run_lock_command(apps.models(), options["action"], options, _is_confirmed))
         except (LockingError, PynamoDBException) as error:
             raise CommandError(str(error)) from error
 
 
-def _agrees(question: str) -> bool:
+def _is_confirmed(question: str) -> bool:
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:  # no person can answer
