@@ -171,7 +171,6 @@ class HeldEntry:
             )
 
     def ended(self) -> None:
-        """Note that a request of ours has removed the entry, or that it is gone."""
         self.note(EntryOwnership.ended)
 
     def orphaned(self) -> None:
@@ -179,7 +178,6 @@ class HeldEntry:
         self.note(EntryOwnership.orphaned)
 
     def detached(self) -> None:
-        """Note that another entry has taken its place, for whoever has the token."""
         self.note(EntryOwnership.detached)
 
     def lose(self, reason: str) -> None:
