@@ -56,7 +56,6 @@ class LockMode(NamedTuple):
 
     @property
     def is_ranged(self) -> bool:
-        """Whether it is of only a part of the lock."""
         return self.lower is not None or self.upper is not None
 
     @property
@@ -92,7 +91,6 @@ class LockMode(NamedTuple):
         )
 
     def contains(self, bound: Bound) -> bool:
-        """Tell whether a value lies in the range."""
         return (self.lower is None or not _is_before(bound, self.lower)) and _is_before(bound, self.upper)
 
     def intersects(self, extent: LockMode) -> bool:

@@ -495,7 +495,6 @@ _PERSISTENT_ATTEMPTS: Final = 12
 
 
 def persistently(call: Callable[[], _T]) -> _T:
-    """As `patiently`, but for longer."""
     return patiently(call, most=_PERSISTENT_ATTEMPTS)
 
 

@@ -108,7 +108,6 @@ def _asyncio() -> Any:
 
 
 def cancelled() -> type[asyncio.CancelledError]:
-    """Return the class of the error that a cancelled task raises."""
     error: type[asyncio.CancelledError] = _asyncio().CancelledError
     return error
 

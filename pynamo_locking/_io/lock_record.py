@@ -410,12 +410,10 @@ class LockRow:
 
     @cached_property
     def name(self) -> str:
-        """The lock's name, made when it is first asked for."""
         return self.given_name or row_name(self.table, tuple(next(iter(each.items())) for each in self.key.values()))
 
     @cached_property
     def label(self) -> str:
-        """The lock's name for logs and messages."""
         return brief(self.name)
 
     def state(self, image: Image | None) -> LockState:

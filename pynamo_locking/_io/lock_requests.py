@@ -31,7 +31,6 @@ class NewEntry(NamedTuple):
     token_id: str = ""
 
     def standing_for(self, callers: int) -> NewEntry:
-        """Return the same entry for so many callers."""
         return self if callers == self.callers else self._replace(callers=callers)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
@@ -139,7 +138,6 @@ def mine(entry: QueueEntry) -> dict[str, Any]:
 
 
 def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
-    """Share what we held exclusively."""
     given = mine(entry) | {":shared": {"S": SHARED}, ":write": number(write)}
     return _update(row, protocol.DOWNGRADE, given)
 

@@ -266,6 +266,5 @@ INTENT_OF_ITEM: Final = Clause(if_="attribute_not_exists(#l.#tx.#intent.#ghost)"
 
 @cache
 def apply_intent(sets: int, removals: int) -> Clause:
-    """Put so many attributes in place, remove so many, and the intent."""
     set_, removed = [f"#s{i} = :s{i}" for i in range(sets)], ["#l.#tx", *(f"#r{i}" for i in range(removals))]
     return HAS_INTENT + Clause(set_=", ".join(set_), remove=", ".join(removed))

@@ -97,7 +97,6 @@ class Check:
         return outcome
 
     def is_gone(self, image: Image | None) -> bool:
-        """Tell whether a stored row has no such entry."""
         return self.own.row.state(image).find(self.own.entry.id, self.own.entry.ticket) is None
 
     def clause(self) -> Filled:
@@ -245,7 +244,6 @@ class ForeignLockCheck(RowWrite):
         super().__init__(self._asking(FREE))
 
     def join(self, other: ForeignLockCheck) -> None:
-        """Check the extents of another check of the same row, too."""
         self._extents |= other._extents
 
     @override
@@ -582,7 +580,6 @@ class ItemWork(Work):
 
     @property
     def is_transaction(self) -> bool:  # type: ignore[override]
-        """Whether there are rows other than the item's."""
         return bool(self.others or self.values)
 
     @override

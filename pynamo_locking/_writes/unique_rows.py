@@ -161,12 +161,10 @@ class UniqueRows:
 def rows_of_save(
     item: Model, values: Mapping[str, Any], kind: type[PynamoDBException], *, checks_version: bool
 ) -> UniqueRows:
-    """Return what a save of these values does to the rows."""
     return UniqueRows(item, kind, _read_with(item, checks_version), unique_values.watched(type(item), values))
 
 
 def rows_of_delete(item: Model, kind: type[PynamoDBException], *, checks_version: bool) -> UniqueRows:
-    """Return what a delete does to the rows."""
     return UniqueRows(item, kind, _read_with(item, checks_version), {})
 
 

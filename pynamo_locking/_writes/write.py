@@ -85,7 +85,6 @@ class OutcomeQuery:
         return self._answer
 
     async def awaited(self) -> Resolution:
-        """As `answer`, for tasks."""
         return await concurrency.to_the_end(self.answer)
 
 
@@ -207,12 +206,10 @@ class Write(NamedTuple):
     claims: UniqueRows | None = None
 
     def but(self, **changed: Any) -> Write:
-        """Return the same write, but for these fields."""
         return self._replace(**changed)
 
     @property
     def label(self) -> str:
-        """The item, for people."""
         return keys.label_of(type(self.item), key_values_of(self.item))
 
     @property
@@ -233,7 +230,6 @@ class Write(NamedTuple):
 
     @property
     def request(self) -> str:
-        """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
     @property

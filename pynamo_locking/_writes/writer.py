@@ -202,7 +202,6 @@ class Writer:
             self.own.item.is_deleted = is_deleted
 
     def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
-        """Increment the version."""
         return self.send(self._plan_update([], condition, checks_version=checks_version))
 
     def send(self, write: Write, *, is_unanswered: bool = False) -> dict[str, Any]:
