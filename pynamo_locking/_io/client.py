@@ -110,7 +110,7 @@ class SeenConnection(Connection):
             last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
             raise
         finally:
-            _tell_throttled(self, operation_name, operation_kwargs, last, before)
+            _report_throttling(self, operation_name, operation_kwargs, last, before)
         return data
 
 
@@ -327,7 +327,7 @@ def _is_cut(http: Any) -> bool:
 
 
 @event_stream.to_listeners
-def _tell_throttled(
+def _report_throttling(
     connection: Connection, operation: str, kwargs: dict[str, Any], last: dict[str, Any], before: int
 ) -> None:
     """Report the throttled attempts of a request; `last` is the last response, if that may be one."""

@@ -58,12 +58,12 @@ class Subscription:
         if self.on_cancel is not None:
             self.on_cancel()
 
-    def _hear(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> None:
         """Call the subscriber, but not for events that it causes itself. Its first error is logged."""
-        told = _told.get()
-        if self in told or not isinstance(event, self._of):
+        delivering = _delivering.get()
+        if self in delivering or not isinstance(event, self._of):
             return
-        reset = _told.set((*told, self))
+        reset = _delivering.set((*delivering, self))
         try:
             self._subscriber(event)
         except Exception:
@@ -76,7 +76,7 @@ class Subscription:
                     type(event).__name__,
                 )
         finally:
-            _told.reset(reset)
+            _delivering.reset(reset)
 
     def __enter__(self) -> Self:
         return self
@@ -146,7 +146,7 @@ def emit(event: Event) -> None:
     reset = _scope.set(None)  # a listener's requests are no part of the reported work
     try:
         for listener in listeners:
-            listener._hear(event)
+            listener._deliver(event)
     finally:
         _scope.reset(reset)
 
@@ -224,7 +224,7 @@ class Scope:
 #: Without listeners.
 _NO_SCOPE: Final = contextlib.nullcontext()
 _scope: ContextVar[Scope | None] = ContextVar("pynamo_locking_scope", default=None)
-_told: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_told", default=())
+_delivering: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_delivering", default=())
 
 
 def scope(
@@ -241,19 +241,19 @@ def current_scope() -> Scope | None:
 _P = ParamSpec("_P")
 
 
-def to_listeners(tell: Callable[_P, None]) -> Callable[_P, None]:
+def to_listeners(report: Callable[_P, None]) -> Callable[_P, None]:
     """Let a function do nothing without listeners. Its errors are logged, and never replace that of the work."""
 
-    @functools.wraps(tell)
-    def telling(*args: _P.args, **kwargs: _P.kwargs) -> None:
+    @functools.wraps(report)
+    def reporting(*args: _P.args, **kwargs: _P.kwargs) -> None:
         if not listeners:
             return
         try:
-            tell(*args, **kwargs)
+            report(*args, **kwargs)
         except Exception:
-            logger.exception("an event could not be told")
+            logger.exception("an event could not be reported")
 
-    return telling
+    return reporting
 
 
 @to_listeners

@@ -165,13 +165,13 @@ def aborted(transaction_id: str, stored: TransactionRecord) -> TransactionAborte
 def begun(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     """Return a pending record as it is stored."""
     return {
-        **_told(record_table, record),
+        **_state_and_owner(record_table, record),
         **{name: number(getattr(record, field)) for field, name in _FIELDS.items()},
         EARLY: {"BOOL": record.is_validated_early},
     }
 
 
-def _told(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
+def _state_and_owner(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     return {
         **record_table.key(record.id),
         FORMAT_NAME: number(FORMAT),
@@ -183,14 +183,14 @@ def _told(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any
 
 def put_record(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     """Return the action that stores the final record of a native transaction; that of `give_up` refuses it."""
-    item = {**_told(record_table, record), record_table.expires: _final_expiry(record_table)}
+    item = {**_state_and_owner(record_table, record), record_table.expires: _final_expiry(record_table)}
     return {"Put": {"Item": item, **record_table.asked(protocol.NEW_ROW)}}
 
 
 def give_up(record_table: RecordTable, record: TransactionRecord) -> TransactionRecord:
     """Store an aborted record, unless a record is stored already; return what is stored then."""
     over = {BY: {"S": record.by}, CLEAN: {"BOOL": True}, record_table.expires: _final_expiry(record_table)}
-    item = {**_told(record_table, record), **over}
+    item = {**_state_and_owner(record_table, record), **over}
     return record_in(put_once(record_table, item, PRIORITY), record_table) or record
 
 

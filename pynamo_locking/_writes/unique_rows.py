@@ -93,15 +93,15 @@ def merged(several: Iterable[UniqueRows]) -> list[UniqueRow]:
         NotUnique: two of the items want the same value; also a `TransactWriteError`.
     """
     rows: dict[str, UniqueRow] = {}
-    for claims in several:
-        for name, value in {**claims.released, **claims.claimed}.items():
-            row = rows.setdefault(name, UniqueRow(claims.table, name, value))
-            if name in claims.released:
-                row.of.append(claims.holder)
-            elif row.to is not None and claims.kind is not None:
-                raise _error(row, ItemKey.of(row.to.table, row.to.key), claims.kind, None)
+    for each in several:
+        for name, value in {**each.released, **each.claimed}.items():
+            row = rows.setdefault(name, UniqueRow(each.table, name, value))
+            if name in each.released:
+                row.of.append(each.holder)
+            elif row.to is not None and each.kind is not None:
+                raise _error(row, ItemKey.of(row.to.table, row.to.key), each.kind, None)
             else:
-                row.to = claims.holder
+                row.to = each.holder
     return list(rows.values())
 
 

@@ -159,7 +159,7 @@ class Operation(Enum):
     UPDATE = "UpdateItem", UpdateError, "update"
     DELETE = "DeleteItem", DeleteError, "delete"
     CHECK = "ConditionCheckItem", TransactWriteError, "check"
-    INTENT = "UpdateItem", TransactWriteError, "mark"  # of a transaction of many items
+    INTENT = "UpdateItem", TransactWriteError, "prepare"  # of a transaction of many items
 
     def __init__(self, request: str, error: type[PynamoDBException], verb: str) -> None:
         self.request: str = request
@@ -187,7 +187,7 @@ class Write(NamedTuple):
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
         is_optional: whether a transaction continues without it if its condition is false.
-        claims: what it does to the rows of unique values, if its model has such.
+        unique_rows: what it does to the rows of unique values, if its model has such.
     """
 
     item: Model
@@ -203,7 +203,7 @@ class Write(NamedTuple):
     is_shown: bool = False
     is_strict: bool = False
     is_optional: bool = False
-    claims: UniqueRows | None = None
+    unique_rows: UniqueRows | None = None
 
     def but(self, **changed: Any) -> Write:
         return self._replace(**changed)
@@ -235,7 +235,7 @@ class Write(NamedTuple):
     @property
     def whole(self) -> Condition | None:
         """All conditions except the lock's."""
-        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
+        whole = conditions.both(self.condition, None if self.unique_rows is None else self.unique_rows.condition())
         return conditions.both(whole, self.part.shape.known)
 
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -401,7 +401,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     why = "its condition was not met."
     if flaw is not None and write.part.is_checked:
         why = flaw
-    elif write.claims is not None and not write.claims.is_of(image):
+    elif write.unique_rows is not None and not write.unique_rows.is_of(image):
         why = "this instance was not read with the unique values of the stored item: refresh() it first."
     return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, refused_by=write.place, cause=cause)
 
