@@ -211,9 +211,9 @@ class Writer:
         except (Conflict, OutcomeUnknown) as error:
             write_module.write_failed(write, error)
             raise
-        return self._done(write, data)
+        return self.note_applied(write, data)
 
-    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+    def note_applied(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
         """Read the item if needed: a transaction returns no attributes."""
         if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
             write.done(data)
@@ -268,7 +268,7 @@ class BatchedWrite:
 
     def done(self) -> None:
         """Update the instance after the write was applied."""
-        self.writer._done(self.write, {})
+        self.writer.note_applied(self.write, {})
 
     def send_alone(self) -> None:
         """Send what is not known to be applied."""
