@@ -69,8 +69,8 @@ class LockMode(NamedTuple):
         return self.may_write and not self.is_ranged
 
     @property
-    def place(self) -> tuple[Any, ...]:
-        """The sort key: by lower end, the longer range first, exclusive before shared."""
+    def sort_key(self) -> tuple[Any, ...]:
+        """By lower end, the longer range first, exclusive before shared."""
         return (self.lower is not None, self.lower and _by_type(self.lower)), _End(self.upper), self.mode
 
     def overlaps(self, other: LockMode) -> bool:

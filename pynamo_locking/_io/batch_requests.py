@@ -212,12 +212,12 @@ def send(writes: Sequence[StatementWrite | None]) -> list[StatementResult]:
     if len(sent) > 1:
         [first, *_] = [writes[i] for i in sent]
         assert first is not None  # noqa: S101 - it has a statement
-        for i, result in zip(sent, _sent(first, [made[i] for i in sent]), strict=True):
+        for i, result in zip(sent, _send_together(first, [made[i] for i in sent]), strict=True):
             results[i] = result
     return results
 
 
-def _sent(first: StatementWrite, batch: list[Any]) -> list[StatementResult]:
+def _send_together(first: StatementWrite, batch: list[Any]) -> list[StatementResult]:
     try:
         answer = client.dispatch(first.connection, "BatchExecuteStatement", {"Statements": batch})
     except Exception as error:  # noqa: BLE001 - the single requests will show what is wrong with a value, or a token

@@ -95,7 +95,7 @@ def _twin(connection: Connection, timeout: float) -> Connection:
 
 
 class SeenConnection(Connection):
-    """A connection of a model of ours, or one that was handed to us: what throttles its requests is told."""
+    """A connection of a model of ours, or one that was handed to us: what throttles its requests is reported."""
 
     @override
     def dispatch(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -129,12 +129,12 @@ def note(connection: object) -> None:
         # process could read another's answers.
         _twins[connection] = {}
         if runtime.forks:
-            _begin_again(connection)
+            _open_new_sockets(connection)
         if type(connection) is Connection:
             connection.__class__ = SeenConnection
 
 
-def _begin_again(connection: Connection) -> None:
+def _open_new_sockets(connection: Connection) -> None:
     """Let a connection and its twins open their own sockets for the next request."""
     local = session_holder_of(connection)
     # Credentials that botocore fetches have a mutex and sockets as well.
@@ -149,7 +149,7 @@ def _forget_after_fork() -> None:
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
     for connection in runtime.living(_twins):
-        _begin_again(connection)
+        _open_new_sockets(connection)
 
 
 def _close_after_restore() -> None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.transaction_record import RecordTable
 
 
-#: Parallel requests, as many as of a commit unless it is told otherwise.
+#: Parallel requests, as many as of a commit unless the caller says otherwise.
 WORKERS: Final = 8
 
 

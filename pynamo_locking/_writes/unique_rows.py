@@ -215,7 +215,7 @@ def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], c
         return also(TransactionConflict, kind)(
             f"{write.label}, which holds a unique value, has changed; nothing was written, and a retry is safe: "
             f"{cause}",
-            refused_by=write.place,
+            refused_by=write.model_and_key,
             cause=cause,
         )
     if holder is None and image is not None:

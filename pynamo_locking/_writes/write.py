@@ -213,8 +213,7 @@ class Write(NamedTuple):
         return keys.label_of(type(self.item), key_values_of(self.item))
 
     @property
-    def place(self) -> tuple[type[Model], Image]:
-        """The model of the item, and its key."""
+    def model_and_key(self) -> tuple[type[Model], Image]:
         model = type(self.item)
         return model, keys.key_of(model, *key_values_of(self.item))
 
@@ -386,7 +385,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     if write.part.is_checked and is_other and getattr(model, "_is_guard", False):
         return also(TransactionConflict, kind)(
             f"{refused}, since other writers have changed rows of the same hash key; a retry is safe. ({cause})",
-            refused_by=write.place,
+            refused_by=write.model_and_key,
             cause=cause,
         )
     if write.part.is_checked and is_other:
@@ -395,7 +394,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
             expected=before.version,
             actual=seen.version,
             stored=stored,
-            refused_by=write.place,
+            refused_by=write.model_and_key,
             cause=cause,
         )
     why = "its condition was not met."
@@ -403,7 +402,9 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
         why = flaw
     elif write.unique_rows is not None and not write.unique_rows.is_of(image):
         why = "this instance was not read with the unique values of the stored item: refresh() it first."
-    return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, refused_by=write.place, cause=cause)
+    return also(Conflict, kind)(
+        f"{refused}: {why} ({cause})", stored=stored, refused_by=write.model_and_key, cause=cause
+    )
 
 
 def _why_stale(model: type[Model], expected: int | None, actual: int | None, image: Image | None) -> str:
@@ -438,7 +439,7 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
 @to_listeners
 def write_failed(write: Write, error: Exception) -> None:
     """Report a conflict of a single write, or its unknown outcome."""
-    _refusal({**_named(*write.place), "operation": write.operation.verb}, error)
+    _refusal({**_named(*write.model_and_key), "operation": write.operation.verb}, error)
 
 
 def _named(model: type[Model], key: Image) -> dict[str, Any]:
