@@ -65,7 +65,7 @@ INTENTS: Final = (
         Change(
             "_io/batch_requests.py",
             "        return [_result_of_all(error)] * len(batch)\n",
-            "        again = _result_of_all(error) is StatementResult.UNKNOWN and _sent(first, batch)\n"
+            "        again = _result_of_all(error) is StatementResult.UNKNOWN and _send_together(first, batch)\n"
             "        return [StatementResult.APPLIED if again else _result_of_all(error)] * len(batch)\n",
         ),
     ),
