@@ -387,7 +387,7 @@ def as_model(model: type[Any], image: dict[str, Any]) -> Any:
 
 def ask_by(error: OutcomeUnknown, question: Question) -> None:
     """Let `OutcomeUnknown.resolve` ask this question."""
-    error._question = question
+    error._question = question  # noqa: SLF001 - in no caller's way
 
 
 def add_context(error: BaseException, failure: BaseException) -> None:

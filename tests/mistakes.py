@@ -681,7 +681,7 @@ ROWS: Final = (
     (
         "a delete takes the lock in its own row along",
         "_writes/writer.py",
-        "        if self.own is not None and not self.is_embedded:\n            write = write.but(kind=EntryEffect.KEEP)\n",  # noqa: E501 - the code as it stands
+        "        if self.held is not None and not self.is_embedded:\n            write = write.but(kind=EntryEffect.KEEP)\n",  # noqa: E501 - the code as it stands
         "",
         "integration/writes/test_guarded_writes.py::test_a_delete_keeps_the_lock_that_is_in_its_own_row",
     ),

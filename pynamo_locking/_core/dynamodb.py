@@ -232,11 +232,11 @@ def throttling_in(response: Mapping[str, Any], tables: Sequence[str]) -> list[Th
     """
     code = response.get("Error", {}).get("Code")
     if code in THROTTLING:
-        told = [(each.get("reason"), each.get("resource") or "") for each in throttling_reasons(response) or [{}]]
-        return [Throttling(reason or code, arn.partition(":table/")[2] or tables[0]) for reason, arn in told]
+        causes = [(each.get("reason"), each.get("resource") or "") for each in throttling_reasons(response) or [{}]]
+        return [Throttling(reason or code, arn.partition(":table/")[2] or tables[0]) for reason, arn in causes]
     parts = response.get("CancellationReasons") or [each.get("Error", {}) for each in response.get("Responses", ())]
-    told = [(part.get("Code"), table) for part, table in zip(parts, tables, strict=False)]
-    return [Throttling(code, table, i) for i, (code, table) in enumerate(told) if code in THROTTLING]
+    causes = [(part.get("Code"), table) for part, table in zip(parts, tables, strict=False)]
+    return [Throttling(code, table, i) for i, (code, table) in enumerate(causes) if code in THROTTLING]
 
 
 def throttling_reasons(response: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -278,7 +278,7 @@ class Throttled(Event):
 
     Emitted when the request ends, once for each reason: of every request that PynamoDB sends in this process. Only the
     last attempt is known of reads by PynamoDB (`get`, `query`, `scan`), and of all requests of plain models. That a
-    batch leaves out items is not told.
+    batch leaves out items is not reported.
 
     Attributes:
         name: table and key of the item, as in the name of a lock; with commas, if DynamoDB does not tell which item of

@@ -53,7 +53,6 @@ class Deadline:
 
 
 def is_count(value: object) -> bool:
-    """Tell whether a value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -283,7 +282,6 @@ class LeaseClock:
         return max(0.0, self.deadline - now) if now < self.ends_at else 0.0
 
     def renewed(self, started: float) -> None:
-        """Note that a renewal was applied, which began then."""
         self.deadline = started + self.lease
 
 

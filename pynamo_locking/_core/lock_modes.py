@@ -56,7 +56,6 @@ class LockMode(NamedTuple):
 
     @property
     def is_ranged(self) -> bool:
-        """Whether it is of only a part of the lock."""
         return self.lower is not None or self.upper is not None
 
     @property
@@ -70,8 +69,8 @@ class LockMode(NamedTuple):
         return self.may_write and not self.is_ranged
 
     @property
-    def place(self) -> tuple[Any, ...]:
-        """The sort key: by lower end, the longer range first, exclusive before shared."""
+    def sort_key(self) -> tuple[Any, ...]:
+        """By lower end, the longer range first, exclusive before shared."""
         return (self.lower is not None, self.lower and _by_type(self.lower)), _End(self.upper), self.mode
 
     def overlaps(self, other: LockMode) -> bool:
@@ -92,7 +91,6 @@ class LockMode(NamedTuple):
         )
 
     def contains(self, bound: Bound) -> bool:
-        """Tell whether a value lies in the range."""
         return (self.lower is None or not _is_before(bound, self.lower)) and _is_before(bound, self.upper)
 
     def intersects(self, extent: LockMode) -> bool:

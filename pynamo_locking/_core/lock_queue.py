@@ -407,7 +407,6 @@ class EntryOwnership(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is neither over nor known to be lost."""
         return not (self.reason or self.state in _OVER)
 
     @property
@@ -426,7 +425,6 @@ class EntryOwnership(NamedTuple):
         return self.reason in ("forked", "restored")
 
     def ended(self) -> EntryOwnership:
-        """Note that a request of ours has removed it, or that it is gone."""
         return self if self.state in _OVER else self._replace(state=HoldState.ENDED)
 
     def orphaned(self) -> EntryOwnership:
@@ -435,7 +433,6 @@ class EntryOwnership(NamedTuple):
         return self if self.state in _OVER else self._replace(state=state)
 
     def detached(self) -> EntryOwnership:
-        """Note that another entry has taken its place."""
         return self if self.state in _OVER else self._replace(state=HoldState.DETACHED)
 
     def kept(self) -> EntryOwnership:
@@ -447,18 +444,15 @@ class EntryOwnership(NamedTuple):
         return self._moved(HoldState.KEPT, HoldState.HELD)
 
     def downgrading(self) -> EntryOwnership:
-        """Note that a request to share it was sent."""
         return self._moved(HoldState.HELD, HoldState.DOWNGRADING)
 
     def downgraded(self) -> EntryOwnership:
-        """Note that the request to share it was applied."""
         return self._moved(HoldState.DOWNGRADING, HoldState.HELD)
 
     def _moved(self, before: HoldState, after: HoldState) -> EntryOwnership:
         return self._replace(state=after) if self.state is before else self
 
     def lost(self, reason: str) -> EntryOwnership:
-        """Note that its loss is proven; without effect if it is not held."""
         return self._replace(reason=reason) if self.is_held else self
 
     def forked(self) -> EntryOwnership:

@@ -59,7 +59,6 @@ class TransactionStatus(str, enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it can never change again."""
         return self in (TransactionStatus.FINISHED, TransactionStatus.ABORTED)
 
     @property
@@ -133,7 +132,6 @@ class TransactionRecord(NamedTuple):
 
     @property
     def lease(self) -> float:
-        """How long it is valid without a renewal, in seconds."""
         return self.lease_ms / 1000
 
     @property
@@ -459,7 +457,6 @@ def placeholders(sizes: Sequence[int]) -> list[range]:
 
 
 def keys_in_rows(sizes: Sequence[int]) -> list[range]:
-    """Return which keys go into which participant row, by their sizes."""
     return _packed(sizes, ROW_BYTES, len(sizes))
 
 

@@ -172,7 +172,7 @@ class Intervals(IntervalQueries[_M]):
             prepare_save(row, "move()")
         finally:
             _show(row, interval, before)
-        held: Any = getattr(row._make_writer(), "own", None)
+        held: Any = getattr(row._make_writer(), "held", None)
         if held is not None and held.item.edits and placing.key != placing.old_key:
             raise ConfigurationError(
                 f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "

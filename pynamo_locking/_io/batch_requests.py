@@ -212,12 +212,12 @@ def send(writes: Sequence[StatementWrite | None]) -> list[StatementResult]:
     if len(sent) > 1:
         [first, *_] = [writes[i] for i in sent]
         assert first is not None  # noqa: S101 - it has a statement
-        for i, result in zip(sent, _sent(first, [made[i] for i in sent]), strict=True):
+        for i, result in zip(sent, _send_together(first, [made[i] for i in sent]), strict=True):
             results[i] = result
     return results
 
 
-def _sent(first: StatementWrite, batch: list[Any]) -> list[StatementResult]:
+def _send_together(first: StatementWrite, batch: list[Any]) -> list[StatementResult]:
     try:
         answer = client.dispatch(first.connection, "BatchExecuteStatement", {"Statements": batch})
     except Exception as error:  # noqa: BLE001 - the single requests will show what is wrong with a value, or a token
@@ -299,33 +299,33 @@ def _insert(kwargs: dict[str, Any], parameters: list[Any]) -> str:
 
 
 def _change(kwargs: dict[str, Any], parameters: list[Any]) -> str:
-    table, changes = _quoted(kwargs["TableName"]), _said(kwargs.get("UpdateExpression", ""), kwargs, parameters)
+    table, changes = _quoted(kwargs["TableName"]), _in_partiql(kwargs.get("UpdateExpression", ""), kwargs, parameters)
     parameters += kwargs["Key"].values()
     found = " AND ".join(f"{_quoted(name)} = ?" for name in kwargs["Key"])
-    condition = _said(kwargs["ConditionExpression"], kwargs, parameters)
+    condition = _in_partiql(kwargs["ConditionExpression"], kwargs, parameters)
     verb = f"UPDATE {table} {changes}" if changes else f"DELETE FROM {table}"  # noqa: S608 - quoted
     return f"{verb} WHERE {found} AND ({condition}){_SHOWN if 'ReturnValues' in kwargs else ''}"
 
 
-def _said(expression: str, kwargs: dict[str, Any], parameters: list[Any]) -> str:
+def _in_partiql(expression: str, kwargs: dict[str, Any], parameters: list[Any]) -> str:
     """Return an expression in PartiQL, and add its values to the parameters, in their order."""
     names, values = kwargs["ExpressionAttributeNames"], kwargs.get("ExpressionAttributeValues", {})
-    said, position = list[str](), 0
+    parts, position = list[str](), 0
     while position < len(expression.rstrip()):
         token = _TOKEN.match(expression, position)
         if token is None:
             raise _NoStatement
         position = token.end()
-        if token["plain"] == "," and "REMOVE" in said:  # DynamoDB wants a clause for each, dynoxide takes one clause
+        if token["plain"] == "," and "REMOVE" in parts:  # DynamoDB wants a clause for each, dynoxide takes one clause
             raise _NoStatement
         if token["value"]:
             parameters.append(values[token["value"]])
-            said.append("?")
+            parts.append("?")
         elif token["of"]:
-            said.append(f"{_path(token['of'], names)} IS {'' if token['not'] else 'NOT '}MISSING")
+            parts.append(f"{_path(token['of'], names)} IS {'' if token['not'] else 'NOT '}MISSING")
         else:
-            said.append(_path(token["path"], names) if token["path"] else token["plain"])
-    return " ".join(said)
+            parts.append(_path(token["path"], names) if token["path"] else token["plain"])
+    return " ".join(parts)
 
 
 def _path(path: str, names: dict[str, str]) -> str:

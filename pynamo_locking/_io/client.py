@@ -95,7 +95,7 @@ def _twin(connection: Connection, timeout: float) -> Connection:
 
 
 class SeenConnection(Connection):
-    """A connection of a model of ours, or one that was handed to us: what throttles its requests is told."""
+    """A connection of a model of ours, or one that was handed to us: what throttles its requests is reported."""
 
     @override
     def dispatch(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class SeenConnection(Connection):
             last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
             raise
         finally:
-            _tell_throttled(self, operation_name, operation_kwargs, last, before)
+            _report_throttling(self, operation_name, operation_kwargs, last, before)
         return data
 
 
@@ -129,12 +129,12 @@ def note(connection: object) -> None:
         # process could read another's answers.
         _twins[connection] = {}
         if runtime.forks:
-            _begin_again(connection)
+            _open_new_sockets(connection)
         if type(connection) is Connection:
             connection.__class__ = SeenConnection
 
 
-def _begin_again(connection: Connection) -> None:
+def _open_new_sockets(connection: Connection) -> None:
     """Let a connection and its twins open their own sockets for the next request."""
     local = session_holder_of(connection)
     # Credentials that botocore fetches have a mutex and sockets as well.
@@ -149,7 +149,7 @@ def _forget_after_fork() -> None:
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
     for connection in runtime.living(_twins):
-        _begin_again(connection)
+        _open_new_sockets(connection)
 
 
 def _close_after_restore() -> None:
@@ -328,7 +328,7 @@ def _is_cut(http: Any) -> bool:
 
 
 @event_stream.to_listeners
-def _tell_throttled(
+def _report_throttling(
     connection: Connection, operation: str, kwargs: dict[str, Any], last: dict[str, Any], before: int
 ) -> None:
     """Report the throttled attempts of a request; `last` is the last response, if that may be one."""
@@ -496,7 +496,6 @@ _PERSISTENT_ATTEMPTS: Final = 12
 
 
 def persistently(call: Callable[[], _T]) -> _T:
-    """As `patiently`, but for longer."""
     return patiently(call, most=_PERSISTENT_ATTEMPTS)
 
 

@@ -89,15 +89,15 @@ def is_lazy(function: Callable[..., Any]) -> bool:
 
 def run_steps(steps: Steps[T]) -> T:
     """Make all steps in this thread, and return their result. An interrupt of a pause closes the steps."""
-    told: Image | None = None
+    image: Image | None = None
     try:
         while True:
             try:
-                pause = steps.send(told)
+                pause = steps.send(image)
             except StopIteration as done:
                 result: T = done.value
                 return result
-            told = pause.sleep()
+            image = pause.sleep()
     finally:
         steps.close()  # an interrupt could keep `contextlib.closing` from it
 
@@ -108,7 +108,6 @@ def _asyncio() -> Any:
 
 
 def cancelled() -> type[asyncio.CancelledError]:
-    """Return the class of the error that a cancelled task raises."""
     error: type[asyncio.CancelledError] = _asyncio().CancelledError
     return error
 
@@ -205,9 +204,9 @@ async def _until_done(future: futures.Future[Any]) -> None:
             so only `future` tells whether the thread is done.
     """
     loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
-    future.add_done_callback(lambda _: _call_soon(loop, partial(_end, told)))
-    await told
+    done: asyncio.Future[None] = loop.create_future()
+    future.add_done_callback(lambda _: _call_soon(loop, partial(_end, done)))
+    await done
 
 
 def _without_stop_iteration(work: Callable[[], T]) -> T:
@@ -346,10 +345,10 @@ async def spend(pause: Pause) -> Image | None:
     over: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(max(0.0, min(pause.seconds, _LONGEST_PAUSE_S)), _end, over)
     # The mailbox outlives a closed loop, and must not keep the task alive. In an open loop the timer keeps it alive.
-    heard = weakref.ref(over)
+    still_open = weakref.ref(over)
     try:
         if pause.mailbox is not None:
-            pause.mailbox.listen(lambda: _call_soon(loop, lambda: _end(heard())))
+            pause.mailbox.listen(lambda: _call_soon(loop, lambda: _end(still_open())))
         await over
     finally:
         timer.cancel()
@@ -360,15 +359,15 @@ async def spend(pause: Pause) -> Image | None:
 
 async def arun_steps(steps: Steps[T]) -> T:
     """Make all steps in this task, which must make no requests, and return their result: `run_steps` for tasks."""
-    told: Image | None = None
+    image: Image | None = None
     try:
         while True:
             try:
-                pause = steps.send(told)
+                pause = steps.send(image)
             except StopIteration as done:
                 result: T = done.value
                 return result
-            told = await spend(pause)
+            image = await spend(pause)
     finally:
         steps.close()
 
@@ -467,14 +466,14 @@ class Pool:
 
     def _stop(self) -> None:
         try:
-            self._send_home()
+            self._end_workers()
             with self._changed:
                 while self._running:
                     runtime.current.wait(self._changed, None)
         finally:
-            self._send_home()  # if the caller was interrupted once more, perhaps before it was done
+            self._end_workers()  # if the caller was interrupted once more, perhaps before it was done
 
-    def _send_home(self) -> None:
+    def _end_workers(self) -> None:
         """Begin no other job, and end the threads that wait for the caller."""
         self.is_over = True
         with self._changed:

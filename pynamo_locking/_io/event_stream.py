@@ -58,12 +58,12 @@ class Subscription:
         if self.on_cancel is not None:
             self.on_cancel()
 
-    def _hear(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> None:
         """Call the subscriber, but not for events that it causes itself. Its first error is logged."""
-        told = _told.get()
-        if self in told or not isinstance(event, self._of):
+        delivering = _delivering.get()
+        if self in delivering or not isinstance(event, self._of):
             return
-        reset = _told.set((*told, self))
+        reset = _delivering.set((*delivering, self))
         try:
             self._subscriber(event)
         except Exception:
@@ -76,7 +76,7 @@ class Subscription:
                     type(event).__name__,
                 )
         finally:
-            _told.reset(reset)
+            _delivering.reset(reset)
 
     def __enter__(self) -> Self:
         return self
@@ -146,14 +146,15 @@ def emit(event: Event) -> None:
     reset = _scope.set(None)  # a listener's requests are no part of the reported work
     try:
         for listener in listeners:
-            listener._hear(event)
+            listener._deliver(event)  # noqa: SLF001 - in no subscriber's way
     finally:
         _scope.reset(reset)
 
 
 def is_logged(kind: str) -> bool:
     """Tell whether `telemetry.logs` logs the events with this name, so that our own line would repeat it."""
-    return any(each.is_log and issubclass(getattr(events, kind), each._of) for each in listeners)
+    logs = [each for each in listeners if each.is_log]
+    return any(issubclass(getattr(events, kind), each._of) for each in logs)  # noqa: SLF001 - the same
 
 
 class Scope:
@@ -169,6 +170,8 @@ class Scope:
         polls: how many of them were reads.
         is_waiting: whether `Waiting` was emitted.
         kept: the events that wait for its end.
+        thread: the thread or task whose events wait; None if none do.
+        is_over: whether it has ended.
     """
 
     def __init__(self, *, keeps: bool, on_error: Callable[[BaseException], None] | None = None) -> None:
@@ -179,13 +182,13 @@ class Scope:
         self._consumed: dict[object, float] = {}  # by thread: each thread of a commit adds to its own
         self.is_waiting = False
         self.kept: list[Event] = []
-        self._thread = runtime.current.thread_or_task()[0] if keeps else None
-        self._is_over = False
+        self.thread = runtime.current.thread_or_task()[0] if keeps else None
+        self.is_over = False
 
     def __enter__(self) -> Self:
         outer = self._outer = _scope.get()
         around = None if outer is None else outer.keeper_here()
-        self._keeper = self if around is None and self._thread is not None else around
+        self._keeper = self if around is None and self.thread is not None else around
         self._reset = _scope.set(self)
         return self
 
@@ -194,7 +197,7 @@ class Scope:
             self._on_error(error)
         with contextlib.suppress(ValueError):  # a task that is garbage collected ends in another context
             _scope.reset(self._reset)
-        self._is_over = True
+        self.is_over = True
         if self._outer is not None:
             self._outer.consume(self.units)
         for event in self.kept:
@@ -217,14 +220,14 @@ class Scope:
         None where its mutex is not held: in a copy of the context that outlives it, or in another thread.
         """
         keeper = self._keeper
-        is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.thread_or_task()[0]
+        is_here = keeper is not None and not keeper.is_over and keeper.thread == runtime.current.thread_or_task()[0]
         return keeper if is_here else None
 
 
 #: Without listeners.
 _NO_SCOPE: Final = contextlib.nullcontext()
 _scope: ContextVar[Scope | None] = ContextVar("pynamo_locking_scope", default=None)
-_told: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_told", default=())
+_delivering: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_delivering", default=())
 
 
 def scope(
@@ -241,19 +244,19 @@ def current_scope() -> Scope | None:
 _P = ParamSpec("_P")
 
 
-def to_listeners(tell: Callable[_P, None]) -> Callable[_P, None]:
+def to_listeners(report: Callable[_P, None]) -> Callable[_P, None]:
     """Let a function do nothing without listeners. Its errors are logged, and never replace that of the work."""
 
-    @functools.wraps(tell)
-    def telling(*args: _P.args, **kwargs: _P.kwargs) -> None:
+    @functools.wraps(report)
+    def reporting(*args: _P.args, **kwargs: _P.kwargs) -> None:
         if not listeners:
             return
         try:
-            tell(*args, **kwargs)
+            report(*args, **kwargs)
         except Exception:
-            logger.exception("an event could not be told")
+            logger.exception("an event could not be reported")
 
-    return telling
+    return reporting
 
 
 @to_listeners

@@ -103,7 +103,7 @@ KEPT = "kept_s"  # for how long after a lease the row is kept, for the sake of t
 # The intent of a transaction.
 TX_ID = "id"
 INTENT = "intent"
-GHOST = "ghost"
+PLACEHOLDER = "ghost"
 
 #: The largest ticket: tickets begin at the time in µs, and DynamoDB has 38 digits.
 _MOST_TICKETS: Final = 10**30
@@ -167,7 +167,7 @@ _CHANGES: Final[Codec[dict[str, Any]]] = Codec(dict, set=Field("set", MAP, {}), 
 _INTENT_CHANGE: Final[Codec[dict[str, Any]]] = Codec(
     dict,
     op=Field("op", one_of("save", "delete", "keep")),
-    is_placeholder=Field(GHOST, Kind(lambda _: {"BOOL": True}, lambda _: True), unless=False),
+    is_placeholder=Field(PLACEHOLDER, Kind(lambda _: {"BOOL": True}, lambda _: True), unless=False),
     changes_row=Field("spill", TEXT, ""),
 )
 
@@ -415,12 +415,10 @@ class LockRow:
 
     @cached_property
     def name(self) -> str:
-        """The lock's name, made when it is first asked for."""
         return self.given_name or row_name(self.table, tuple(next(iter(each.items())) for each in self.key.values()))
 
     @cached_property
     def label(self) -> str:
-        """The lock's name for logs and messages."""
         return brief(self.name)
 
     def state(self, image: Image | None) -> LockState:

@@ -31,7 +31,6 @@ class NewEntry(NamedTuple):
     token_id: str = ""
 
     def standing_for(self, callers: int) -> NewEntry:
-        """Return the same entry for so many callers."""
         return self if callers == self.callers else self._replace(callers=callers)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def read_document(row: LockRow) -> LockState:
 def renew(row: LockRow, entry: QueueEntry, heartbeats: int, *, want_image: bool) -> Image:
     """Renew our lease, and store since when we hold the lock."""
     renewed_ms = runtime.current.time_ms() - entry.entered_ms
-    clause, given = protocol.RENEW, mine(entry) | {":beat": number(heartbeats), ":renewed": number(renewed_ms)}
+    clause, given = protocol.RENEW, naming(entry) | {":beat": number(heartbeats), ":renewed": number(renewed_ms)}
     if entry.granted_ms is not None:
         clause, given[":granted"] = clause + protocol.NOTE_GRANT, number(entry.granted_ms - entry.entered_ms)
     return _update(row, clause, given, lease=entry.lease, want_image=want_image)
@@ -99,7 +98,7 @@ def succeed(row: LockRow, entry: QueueEntry, success: RunRecord, kept_s: int, *,
     """
     clause, given = (
         protocol.RELEASE_WITH_SUCCESS,
-        {**mine(entry), ":success": lock_record.stored_success(success, kept_s)},
+        {**naming(entry), ":success": lock_record.stored_success(success, kept_s)},
     )
     if row.ttl_attribute is not None:  # which the last lease has set for an earlier success, or for none
         clause, given[":expires"] = clause + protocol.SET_EXPIRY, number(runtime.current.time_ms() // 1000 + kept_s)
@@ -112,7 +111,7 @@ def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None
     Refused if our entry is gone, so only one copy stores the new entry.
     """
     clause, given = following(row, new, ticket)
-    return _update(row, protocol.HAND_OVER + clause, mine(entry) | given)
+    return _update(row, protocol.HAND_OVER + clause, naming(entry) | given)
 
 
 def move(row: LockRow, entry_id: str, ticket: int, new: NewEntry, token_id: str = "") -> Image:
@@ -133,14 +132,13 @@ def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, 
     return _timed(row, clause, given, new.lease)
 
 
-def mine(entry: QueueEntry) -> dict[str, Any]:
+def naming(entry: QueueEntry) -> dict[str, Any]:
     """Return how a request names our entry."""
     return {"#me": entry.id, ":ticket": number(entry.ticket)}
 
 
 def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
-    """Share what we held exclusively."""
-    given = mine(entry) | {":shared": {"S": SHARED}, ":write": number(write)}
+    given = naming(entry) | {":shared": {"S": SHARED}, ":write": number(write)}
     return _update(row, protocol.DOWNGRADE, given)
 
 

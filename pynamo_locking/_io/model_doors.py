@@ -82,7 +82,6 @@ def lock_table_of(model: Any) -> Any:
 
 
 def has_lock_place(model: Any) -> bool:
-    """Tell whether items of a model can be locked at all."""
     return bool(model._has_lock_place())
 
 
@@ -113,7 +112,6 @@ def enforcement_of(model: Any) -> str | None:
 
 
 def own_keys_of(model: Any) -> OwnKeys:
-    """Return how the rows of a class of ours are named."""
     keys: OwnKeys = model._own_keys
     return keys
 

@@ -37,7 +37,7 @@ NAMES: Final = {
     "#tx": lock_record.TX,
     "#id": lock_record.TX_ID,
     "#intent": lock_record.INTENT,
-    "#ghost": lock_record.GHOST,
+    "#placeholder": lock_record.PLACEHOLDER,
     "#success": lock_record.SUCCESS,
     "#kept": lock_record.KEPT,
     "#f": FORMAT_NAME,
@@ -106,7 +106,7 @@ def alone(clause: Clause, given: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _placeholders(clause: Clause) -> tuple[str, list[tuple[str, str]], list[str]]:
     verbs = {"SET": clause.set_, "REMOVE": clause.remove, "ADD": clause.add}
-    changes = " ".join(f"{verb} {said}" for verb, said in verbs.items() if said)
+    changes = " ".join(f"{verb} {change}" for verb, change in verbs.items() if change)
     whole = f"{clause.if_} {changes}"
     names = [(name, NAMES.get(name) or name[1:]) for name in dict.fromkeys(_NAME.findall(whole))]
     return changes, names, [*dict.fromkeys(_VALUE.findall(whole))]
@@ -119,25 +119,25 @@ def merge(request: dict[str, Any], clause: Clause, given: Mapping[str, Any], *, 
     """
     if not is_update:
         clause = Clause(clause.if_)
-    own, before = alone(clause, given), request.get("ConditionExpression")
+    added, before = alone(clause, given), request.get("ConditionExpression")
     asked = " AND ".join(filter(None, (before, clause.if_)))
     if clause.set_ or clause.remove:
         request["UpdateExpression"] = _joined(request.get("UpdateExpression") or "", clause)
     if asked:
         request["ConditionExpression"] = asked
     for part in ("ExpressionAttributeNames", "ExpressionAttributeValues"):
-        if own.get(part):
-            request[part] = request.get(part, {}) | own[part]
+        if added.get(part):
+            request[part] = request.get(part, {}) | added[part]
 
 
 @lru_cache(maxsize=256)
 def _joined(update: str, clause: Clause) -> str:
     _, *parts = _VERB.split(update)
-    said = dict(zip(parts[::2], parts[1::2], strict=True))
+    changes = dict(zip(parts[::2], parts[1::2], strict=True))
     for verb, text in (("SET", clause.set_), ("REMOVE", clause.remove)):
         if text:
-            said[verb] = f"{said[verb].strip()}, {text}" if verb in said else text
-    return " ".join(f"{verb} {text.strip()}" for verb, text in said.items())
+            changes[verb] = f"{changes[verb].strip()}, {text}" if verb in changes else text
+    return " ".join(f"{verb} {text.strip()}" for verb, text in changes.items())
 
 
 # Rules of all requests
@@ -260,12 +260,11 @@ HAS_NO_LOCK: Final = Clause(if_="attribute_not_exists(#l)")
 HAS_INTENT: Final = Clause(if_="#l.#tx.#id = :id") + KNOWN_FORMAT
 REMOVE_INTENT: Final = Clause(remove="#l.#tx")
 #: R12: the intent itself says whether its item is a placeholder, in the condition of the delete.
-INTENT_OF_PLACEHOLDER: Final = Clause(if_="attribute_exists(#l.#tx.#intent.#ghost)")
-INTENT_OF_ITEM: Final = Clause(if_="attribute_not_exists(#l.#tx.#intent.#ghost)")
+INTENT_OF_PLACEHOLDER: Final = Clause(if_="attribute_exists(#l.#tx.#intent.#placeholder)")
+INTENT_OF_ITEM: Final = Clause(if_="attribute_not_exists(#l.#tx.#intent.#placeholder)")
 
 
 @cache
 def apply_intent(sets: int, removals: int) -> Clause:
-    """Put so many attributes in place, remove so many, and the intent."""
     set_, removed = [f"#s{i} = :s{i}" for i in range(sets)], ["#l.#tx", *(f"#r{i}" for i in range(removals))]
     return HAS_INTENT + Clause(set_=", ".join(set_), remove=", ".join(removed))

@@ -63,7 +63,6 @@ def code_of(error: BaseException | None) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return DynamoDB's error message, or the exception's own."""
     return str(_response(error).get("Error", {}).get("Message", "")) or str(error)
 
 
@@ -129,7 +128,6 @@ def explain(error: BaseException, tables: Sequence[str]) -> dict[str, Any]:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same request may succeed later."""
     return answer_in(error) in {*PASSING, Answer.UNANSWERED}
 
 
@@ -324,7 +322,6 @@ def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> Loc
 
 
 def is_about_size(error: BaseException | None) -> bool:
-    """Tell whether a write was refused because the item would be too large."""
     message = "" if error is None else message_of(error).lower()
     return code_of(error) == INVALID and "size" in message and "item" in message
 

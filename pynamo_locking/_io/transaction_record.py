@@ -87,7 +87,6 @@ class RecordTable(NamedTuple):
         return {"#id": self.keys.hash_name, "#expires": self.expires}
 
     def asked(self, clause: Clause, **values: Any) -> dict[str, Any]:
-        """Return the table and the expressions of a request."""
         given = {f":{name}": value for name, value in values.items()}
         return {"TableName": self.table, **protocol.alone(clause, self.names() | given)}
 
@@ -103,12 +102,10 @@ class RecordTable(NamedTuple):
         return row
 
     def named(self, row_id: str) -> StoredRow:
-        """Return a row as errors name it."""
         return StoredRow(f"the row {row_id!r} of {self.table!r}", self.table, self.key(row_id), _ADVICE)
 
 
 def record_table_of(table: Any) -> RecordTable:
-    """Return where to send the requests of a `TransactionTable`."""
     connection, keep, ttl = connection_of(table), RetentionTimes.of(table.Meta), ttl_attribute_of(table).attr_name
     return RecordTable(connection.connection, connection.table_name, keep, own_keys_of(table), ttl)
 
@@ -141,7 +138,6 @@ class RecordLease:
         self._renewing = runtime.current.mutex()
 
     def begin(self) -> None:
-        """Store the record; see there."""
         begin(self.table, self.record)
 
     def renew_if_due(self) -> None:
@@ -169,13 +165,13 @@ def aborted(transaction_id: str, stored: TransactionRecord) -> TransactionAborte
 def begun(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     """Return a pending record as it is stored."""
     return {
-        **_told(record_table, record),
+        **_state_and_owner(record_table, record),
         **{name: number(getattr(record, field)) for field, name in _FIELDS.items()},
         EARLY: {"BOOL": record.is_validated_early},
     }
 
 
-def _told(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
+def _state_and_owner(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     return {
         **record_table.key(record.id),
         FORMAT_NAME: number(FORMAT),
@@ -187,14 +183,14 @@ def _told(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any
 
 def put_record(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     """Return the action that stores the final record of a native transaction; that of `give_up` refuses it."""
-    item = {**_told(record_table, record), record_table.expires: _final_expiry(record_table)}
+    item = {**_state_and_owner(record_table, record), record_table.expires: _final_expiry(record_table)}
     return {"Put": {"Item": item, **record_table.asked(protocol.NEW_ROW)}}
 
 
 def give_up(record_table: RecordTable, record: TransactionRecord) -> TransactionRecord:
     """Store an aborted record, unless a record is stored already; return what is stored then."""
     over = {BY: {"S": record.by}, CLEAN: {"BOOL": True}, record_table.expires: _final_expiry(record_table)}
-    item = {**_told(record_table, record), **over}
+    item = {**_state_and_owner(record_table, record), **over}
     return record_in(put_once(record_table, item, PRIORITY), record_table) or record
 
 
@@ -362,7 +358,6 @@ def put_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any], 
 
 
 def extra_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a further row of the transaction as it is stored."""
     return {**record_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
 
 
@@ -396,7 +391,6 @@ def get_row(record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str
 
 
 def image_of(record_table: RecordTable, row_id: str) -> dict[str, Any] | None:
-    """Return a row as it is stored."""
     return persistently(lambda: _image(record_table, row_id))
 
 

@@ -126,7 +126,6 @@ class WakeupListener:
             self.name = ""
 
     def close(self) -> None:
-        """Close the socket, and remove it."""
         self.remove()
         self.leave_to_parent()
 
@@ -281,7 +280,6 @@ class Mailbox:
             wake()
 
     def clear(self) -> None:
-        """Forget the wake-ups until now."""
         with self._condition:
             self._image, self._must_read = None, False
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.transaction_record import RecordTable
 
 
-#: Parallel requests, as many as of a commit unless it is told otherwise.
+#: Parallel requests, as many as of a commit unless the caller says otherwise.
 WORKERS: Final = 8
 
 
@@ -222,7 +222,7 @@ def conflicts(
     error: Exception | None = None,
     unknown: Callable[[Exception], Exception] | None = None,
     *,
-    told: str = "",
+    prefix: str = "",
 ) -> Iterator[None]:
     """Turn an intent that stays in the way into the `TransactionConflict` for the caller.
 
@@ -230,7 +230,7 @@ def conflicts(
         kind: PynamoDB's error class that the conflict must also have.
         error: the refusal that showed the intent, if any.
         unknown: given if the refused write may have been applied: returns the error to raise instead of any other.
-        told: what could not be done, before the reason.
+        prefix: what could not be done, before the reason.
     """
     try:
         yield
@@ -239,7 +239,7 @@ def conflicts(
             raise unknown(error) from reason
         if isinstance(reason, LockingError):
             raise
-        raise also(TransactionConflict, kind)(f"{told}{reason}. A retry is safe.", cause=error) from reason
+        raise also(TransactionConflict, kind)(f"{prefix}{reason}. A retry is safe.", cause=error) from reason
 
 
 def reason_now(record: TransactionRecord, meeting: PendingObservation, priority: str | None = None) -> str | None:

@@ -90,13 +90,11 @@ def is_repeatable(actions: Sequence[Action]) -> bool:
 
 
 def exists(model: Model | type[Model]) -> Condition:
-    """Require that there is an item."""
     there: Condition = Place(hash_attribute_of(model).attr_name).exists()
     return there
 
 
 def does_not_exist(model: Model | type[Model]) -> Condition:
-    """Require that there is no item."""
     absent: Condition = Place(hash_attribute_of(model).attr_name).does_not_exist()
     return absent
 

@@ -44,7 +44,6 @@ def attribute_name(model: type[Model]) -> str | None:
 
 
 def now_s() -> int:
-    """Return the current second, as in TTL attributes."""
     return runtime.current.time_ms() // 1000
 
 
@@ -55,7 +54,6 @@ def time_in(image: Mapping[str, Any] | None, name: str | None) -> dict[str, Any]
 
 
 def is_past(time: Mapping[str, Any] | None) -> bool:
-    """Tell whether a stored time of expiry has come."""
     return time is not None and float(time[NUMBER]) <= now_s()
 
 
@@ -66,7 +64,6 @@ def is_expired(model: type[Model], image: Mapping[str, Any] | None) -> bool:
 
 
 def unexpired(model: type[Model], image: _I | None) -> _I | None:
-    """Return the image, or None if the item counts as absent."""
     return None if is_expired(model, image) else image
 
 
@@ -131,7 +128,6 @@ def projected(model: type[Model], index_name: str | None) -> frozenset[str] | No
 
 
 def _keys_of(attributes: Mapping[str, Attribute[Any]]) -> frozenset[str]:
-    """Return the stored names of the keys of an index or a table."""
     return frozenset(each.attr_name for each in attributes.values() if each.is_hash_key or each.is_range_key)
 
 

@@ -47,7 +47,6 @@ def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text: bytes in base 64."""
     return encoded(value) if isinstance(value, bytes) else str(value)
 
 

@@ -361,7 +361,6 @@ def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
 
 
 def copy_state(source: Model, target: Model) -> None:
-    """Copy what one instance knows of the stored item to another instance."""
     vars(target)[_SLOT] = _state_of(source)._replace(notes=_state_of(target).notes)
 
 
@@ -432,7 +431,6 @@ def mark_stale(item: Model) -> None:
 
 
 def is_old(item: Model) -> bool:
-    """Tell whether an instance is known to be stale."""
     lacking = _state_of(item).lacking
     return bool(lacking) and version_name_of(item) is not None and version_of(item) in lacking
 

@@ -615,13 +615,13 @@ class TaskAcquisition:
         self.is_over = False
         _underway.add(self)
 
-    def advance(self, told: Image | None) -> Pause | None:
+    def advance(self, image: Image | None) -> Pause | None:
         """Go on to the next pause; None: the attempt has ended, with the lock or without it."""
         with self._stepping:
             if self.is_over:
                 return None
             try:
-                return self._steps.send(told)
+                return self._steps.send(image)
             except StopIteration as done:
                 _underway.discard(self)
                 self.held = None if done.value is None else self._hold(done.value)
@@ -662,7 +662,7 @@ def release_later(work: Callable[[], object], held: HeldEntry | None) -> None:
             held.orphaned()  # or the heartbeat would renew it for ever
 
 
-def current() -> Any:
+def current_task() -> Any:
     """Return the task that calls this, or None."""
     place = runtime.current.thread_or_task()[-1]
     return place() if isinstance(place, weakref.ref) else None
@@ -674,7 +674,7 @@ def can_wait(held: HeldEntry) -> bool:
     An async generator can, if it is closed by the task that acquired the lock, or by a task that the loop starts only
     for that. If the garbage collector closes it, it cannot: its loop is closed, and a task that runs is another one.
     """
-    task = current()
+    task = current_task()
     is_its = held.thread_or_task == runtime.current.thread_or_task()
     return task is not None and (is_its or type(task.get_coro()).__name__ == _CLOSING)
 
@@ -682,15 +682,15 @@ def can_wait(held: HeldEntry) -> bool:
 async def _step(taking: TaskAcquisition, pause: Pause) -> Pause | None:
     """Let a pause pass, and go on to the next: in a thread, but for a caller in line, which makes no request."""
     if pause.leave is None:
-        told = None if pause is TO_THREADS else await spend(pause)
-        return await call(partial(taking.advance, told), is_urgent=False)
+        image = None if pause is TO_THREADS else await spend(pause)
+        return await call(partial(taking.advance, image), is_urgent=False)
     try:
-        told = await spend(pause)
+        image = await spend(pause)
     except cancelled():
         if pause.leave():
             taking.abandon()
         raise
-    return taking.advance(told)
+    return taking.advance(image)
 
 
 async def acquire_in_task(steps: Steps[HeldEntry | None], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry | None:

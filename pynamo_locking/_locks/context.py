@@ -32,7 +32,6 @@ held_by_context: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={
 
 
 def add(held: HeldEntry) -> None:
-    """Let this context hold an entry."""
     number = _number(held.row)
     parts = _parts_without(held, number)
     held_by_context.set({**parts, number: (*parts.get(number, ()), held)})

@@ -26,7 +26,7 @@ def entry_in_queue(held: HeldEntry) -> Condition:
 
 def for_held_entry(held: HeldEntry, write: int, after: Handover | None = None, *, is_kept: bool = True) -> Filled:
     """Return what a write asks of our entry, and does to it: counts itself, or removes it for the next one."""
-    given = {**held.row.names, **lock_requests.mine(held.entry), ":write": number(write)}
+    given = {**held.row.names, **lock_requests.naming(held.entry), ":write": number(write)}
     if is_kept:
         return protocol.FENCE + protocol.COUNT_WRITE, given
     if after is None:

@@ -105,11 +105,11 @@ class HeartbeatThread:
                     return self._take()
                 self._idle += 1
                 try:
-                    was_told = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
+                    was_notified = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
                 finally:
                     self._idle -= 1
                 is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
-                if not was_told and not is_due and (self._idle > 0 or not self._due):
+                if not was_notified and not is_due and (self._idle > 0 or not self._due):
                     self._condition.notify()  # the thread that stays may not know of the newest entry
                     return None
 

@@ -177,7 +177,6 @@ class HeldEntry:
             )
 
     def ended(self) -> None:
-        """Note that a request of ours has removed the entry, or that it is gone."""
         self.note(EntryOwnership.ended)
 
     def orphaned(self) -> None:
@@ -185,7 +184,6 @@ class HeldEntry:
         self.note(EntryOwnership.orphaned)
 
     def detached(self) -> None:
-        """Note that another entry has taken its place, for whoever has the token."""
         self.note(EntryOwnership.detached)
 
     def lose(self, reason: str) -> None:

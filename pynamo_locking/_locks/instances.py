@@ -34,7 +34,6 @@ class LockedItem:
 
     @property
     def is_current(self) -> bool:
-        """Whether the instance is there, and may be current."""
         return self.instance is not None and not self.is_deleted and not versions.is_old(self.instance)
 
     def forget(self) -> None:

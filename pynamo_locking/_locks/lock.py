@@ -390,8 +390,8 @@ class LockHandle(Generic[M]):
         except LockingError as loss:  # also of a release that DynamoDB refuses: the lease ends without it
             if error is None:
                 raise
-            is_told = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
-            if not is_told:
+            is_reported = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
+            if not is_reported:
                 logger.warning("%s (while leaving on %r)", loss, error)
                 add_context(error, loss)
 
@@ -429,7 +429,7 @@ class LockHandle(Generic[M]):
             ConfigurationError: it would block the event loop of the task that has acquired the lock.
         """
         held = self.held_entry()
-        if self.is_awaited and acquire.current() is not None:
+        if self.is_awaited and acquire.current_task() is not None:
             raise self.must_await(method, instead)
         return held
 
@@ -445,7 +445,6 @@ class LockHandle(Generic[M]):
 
     @property
     def is_outermost(self) -> bool:
-        """Whether the next release removes our entry, because the lock was acquired only once."""
         return self.held_entry().depth == 1
 
     @property
@@ -454,7 +453,6 @@ class LockHandle(Generic[M]):
         return held.ownership.is_over or held.item.is_deleted
 
     def forget_item(self) -> None:
-        """Let `item` be read again the next time."""
         self.held_entry().item.forget()
         self._given = None
 
@@ -665,7 +663,7 @@ class Lock(Generic[M]):
             ConfigurationError: the lock was never acquired, or is a range; or it was acquired with ``async with`` or
                 `aacquire`, and the item has to be read. ``await lock.aitem()`` reads it.
         """
-        if self._handle.must_read and self._handle.is_awaited and acquire.current() is not None:
+        if self._handle.must_read and self._handle.is_awaited and acquire.current_task() is not None:
             raise self._handle.must_await("item")
         return self._handle.current_item()
 
@@ -868,4 +866,4 @@ def no_decorator(what: str) -> ConfigurationError:
 
 def handle_of(lock: Lock[M]) -> LockHandle[M]:
     """Return what the package itself uses of a lock."""
-    return lock._handle
+    return lock._handle  # noqa: SLF001 - the one door to it

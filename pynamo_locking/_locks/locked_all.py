@@ -165,7 +165,7 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
     for lock in locks:
         rows.setdefault(repr(handle_of(lock).target.row.identity), []).append(lock)
     for _, together in sorted(rows.items()):
-        together.sort(key=lambda lock: handle_of(lock).options.lock_mode.place)
+        together.sort(key=lambda lock: handle_of(lock).options.lock_mode.sort_key)
         wanted = [handle_of(lock).options for lock in together if not _is_taken_already(lock)]
         if len(wanted) > 1 and any(each.lock_mode.is_ranged for each in wanted):
             longest = max(wanted, key=lambda each: each.lease)

@@ -339,7 +339,7 @@ class TransactWrite(PynamoTransactWrite):
         for each in unguarded:
             if ItemKey.of(each.row.table, each.row.key) in self._assembly.by_key:
                 raise _checked_already(each.row)
-        rows = [] if write.claims is None else write.claims.rows
+        rows = [] if write.unique_rows is None else write.unique_rows.rows
         self._make_room(key, write, needed=1 + len(unguarded) + len(rows))
         self._assembly.add_write(key, writer, write)
 

@@ -256,7 +256,7 @@ class ReadingMixin(PlacedMixin):
         condition, name = conditions.both(condition, unexpired), cls._intent_attribute()
         if name is None or not expiry.is_projected(name, cls, index_name):
             return condition
-        path = Place(name, lock_record.TX, lock_record.INTENT, lock_record.GHOST)
+        path = Place(name, lock_record.TX, lock_record.INTENT, lock_record.PLACEHOLDER)
         return conditions.both(condition, path.does_not_exist())
 
     @override

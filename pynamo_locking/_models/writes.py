@@ -535,7 +535,7 @@ class GuardedMixin(ReadingMixin):
 
 def _sent_by_pynamodb(write: Write, return_values_on_condition_failure: str | None) -> dict[str, Any]:
     """Return a write as the request that PynamoDB sends, with what its caller wants of a refused item."""
-    if write.claims is not None and write.claims.rows:
+    if write.unique_rows is not None and write.unique_rows.rows:
         raise ConfigurationError(
             f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
             f"pynamo_locking.TransactWrite."

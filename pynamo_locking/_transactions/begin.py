@@ -360,7 +360,7 @@ class RetryLoop:
 def _is_locked_by_others(item: TransactionItem) -> bool:
     """Tell whether a transaction writes an item, and others were in the queue of its lock when it was read."""
     writer, row = item.plan.writer, item.row
-    return writer is not None and writer.own is None and row is not None and bool(row.state(item.stored).entries)
+    return writer is not None and writer.held is None and row is not None and bool(row.state(item.stored).entries)
 
 
 def is_kept_out(doubt: OutcomeUnknown) -> bool:

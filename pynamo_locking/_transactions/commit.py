@@ -661,7 +661,7 @@ def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFa
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(item.plan.after, Unread) else item.plan.after or {}
     is_counted = (
-        item.plan.writer is not None and item.plan.writer.own is not None
+        item.plan.writer is not None and item.plan.writer.held is not None
     )  # the lock's entry refuses a second copy
     facts = ItemFacts(
         is_write=write is not None,

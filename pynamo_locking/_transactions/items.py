@@ -625,7 +625,7 @@ def identity_of(instance: GuardedMixin) -> ItemKey:
 
 def _unique_rows_of(item: TransactionItem) -> UniqueRows | None:
     """Return what the write of an item does to the rows of its unique values; read it if its values are not known."""
-    if item.plan.write is None or item.plan.write.claims is None:
+    if item.plan.write is None or item.plan.write.unique_rows is None:
         return None
     known, old = versions.values_of(item.instance)
     if isinstance(item.base, Unread) and not item.is_absent and not (known.write_id and known == item.before):

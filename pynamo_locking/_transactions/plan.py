@@ -177,7 +177,7 @@ class Plan(NamedTuple):
             return Write(instance, CHECK, part, conditions.both(self.condition, condition))
         return write.but(
             condition=conditions.both(basis.strict(write.condition, write.part), self.expected),
-            claims=None,  # the rows are items of the transaction: see `TransactionItems.take_values`
+            unique_rows=None,  # the rows are items of the transaction: see `TransactionItems.take_values`
             is_shown=self.is_checked and is_shown,
             is_strict=True,
         )

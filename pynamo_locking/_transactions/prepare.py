@@ -115,7 +115,7 @@ class IntentWrite:
     def held(self) -> HeldEntry | None:
         """The entry that this context holds in the item's lock, if any."""
         writer = self.item.plan.writer
-        return writer.own if writer is not None and writer.is_embedded else None
+        return writer.held if writer is not None and writer.is_embedded else None
 
     @property
     def size(self) -> int:

@@ -52,13 +52,13 @@ class TransactionActions(Work):
     def add_write(self, key: Any, writer: Writer, write: Write) -> None:
         """Add the write of an item, with the check of its lock if this context holds it."""
         # `_last_under_locks` gives the final number.
-        self.by_key[key] = writer.row_write(write, 0 if writer.own is None else writer.own.last_write + 1)
+        self.by_key[key] = writer.row_write(write, 0 if writer.held is None else writer.held.last_write + 1)
         self._writers[key] = writer
         self.entries += [new for new in self.unguarded(writer) if isinstance(new, HeldEntry)]
-        if writer.own is not None and writer.is_embedded and write.operation is DELETE:
-            self.deleted_locks.append(writer.own)
-        elif writer.own is not None and not writer.is_embedded and write.operation in (SAVE, DELETE):
-            self._written_items[writer.own] = write.operation is DELETE
+        if writer.held is not None and writer.is_embedded and write.operation is DELETE:
+            self.deleted_locks.append(writer.held)
+        elif writer.held is not None and not writer.is_embedded and write.operation in (SAVE, DELETE):
+            self._written_items[writer.held] = write.operation is DELETE
         for foreign_check in writer.foreign_checks:
             self.foreign_checks.setdefault(foreign_check.row.identity, foreign_check).join(foreign_check)
 
@@ -76,15 +76,15 @@ class TransactionActions(Work):
         """Return what a writer has to check in rows that the transaction does not check yet."""
         if not writer.separate:
             return []
-        held = {own.row.identity for own in (*self.entries, *writer.held_entries)}
+        rows_of_held = {held.row.identity for held in (*self.entries, *writer.held_entries)}
         barred = {*self.foreign_checks, *(foreign_check.row.identity for foreign_check in writer.foreign_checks)}
-        if held & barred:
+        if rows_of_held & barred:
             raise ConfigurationError(
                 "one transaction cannot write inside and outside of a range that is locked here, if all writes are "
                 "checked (Meta.enforce_locks): lock one range that spans both."
             )
         new = [each for each in writer.foreign_checks if each.row.identity not in self.foreign_checks]
-        return [*(own for own in writer.held_entries if not self.guards_row_of(own)), *new]
+        return [*(held for held in writer.held_entries if not self.guards_row_of(held)), *new]
 
     @contextlib.contextmanager
     def _last_under_locks(self) -> Iterator[list[RowWrite]]:
@@ -93,21 +93,21 @@ class TransactionActions(Work):
         Other writes may have been numbered since these were added, and DynamoDB refuses a write whose number is not
         the highest. The rows that are checked together with the actions are handed out.
         """
-        embedded = [(row, row.check.own) for row in self.by_key.values() if row.check is not None]
-        named = {*self.entries, *(own for _, own in embedded)}
-        with contextlib.ExitStack() as held:
-            numbers = {own: held.enter_context(own.writing()) for own in context.in_order(named)}
-            held_rows = [RowWrite(None, own.row, check=Check(own, numbers[own])) for own in self.entries]
+        embedded = [(row, row.check.held) for row in self.by_key.values() if row.check is not None]
+        named = {*self.entries, *(held for _, held in embedded)}
+        with contextlib.ExitStack() as writing:
+            numbers = {held: writing.enter_context(held.writing()) for held in context.in_order(named)}
+            held_rows = [RowWrite(None, held.row, check=Check(held, numbers[held])) for held in self.entries]
             values = self._rows_of_values()
-            for row, own in embedded:
-                row.renumber(numbers[own])
+            for row, held in embedded:
+                row.renumber(numbers[held])
             yield [*held_rows, *self.foreign_checks.values(), *values]
 
     @property
     def unique_rows(self) -> list[UniqueRows]:
         """What the writes do to the rows of unique values."""
         rows = self.by_key.values()
-        return [row.write.claims for row in rows if row.write is not None and row.write.claims is not None]
+        return [row.write.unique_rows for row in rows if row.write is not None and row.write.unique_rows is not None]
 
     def _rows_of_values(self) -> list[RowWrite]:
         unique_rows = self.unique_rows
@@ -117,12 +117,12 @@ class TransactionActions(Work):
         planned = [row.plan(TransactWriteError, token) for row in merged(unique_rows)]
         return [writer.row_write(write) for writer, write in planned]
 
-    def guards_row_of(self, own: HeldEntry) -> bool:
+    def guards_row_of(self, held: HeldEntry) -> bool:
         """Tell whether the transaction checks a lock row already; refuse a check of another range in that row."""
-        found = next((each for each in self.entries if each.row.identity == own.row.identity), None)
-        if found is not None and found is not own:
+        found = next((each for each in self.entries if each.row.identity == held.row.identity), None)
+        if found is not None and found is not held:
             raise ConfigurationError(
-                f"one transaction cannot write under two separately locked ranges of {own.row.label}: lock one range "
+                f"one transaction cannot write under two separately locked ranges of {held.row.label}: lock one range "
                 f"that spans both."
             )
         return found is not None
@@ -145,25 +145,25 @@ class TransactionActions(Work):
 
     def send_under_locks(self, guards: Sequence[RowWrite] = ()) -> dict[str, Any]:
         """Send the transaction, with these additional rows."""
-        for own in self.deleted_locks:  # from now on DynamoDB may have deleted them with their items
-            own.note(EntryOwnership.deleting, expected=True)
+        for held in self.deleted_locks:  # from now on DynamoDB may have deleted them with their items
+            held.note(EntryOwnership.deleting, expected=True)
         with self._last_under_locks() as checks:
             self.ask(list(self.by_key.values()), [*guards, *checks])
             return send.send(self)
 
     def note_refusal(self, error: BaseException) -> None:
         """Note that the locks are not deleted, unless the outcome is unknown."""
-        for own in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:
-            own.note(EntryOwnership.deleting, expected=False)
+        for held in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:
+            held.note(EntryOwnership.deleting, expected=False)
 
     def note_commit(self) -> None:
         """Update the instances, and note deleted items, which `edit` must not save again."""
         for key in self._writers:
             note_applied(self.by_key[key].write)
-        for own, is_deleted in self._written_items.items():
-            own.item.is_deleted = is_deleted
-        for own in self.deleted_locks:
-            held_lock.note_left(own, None)
+        for held, is_deleted in self._written_items.items():
+            held.item.is_deleted = is_deleted
+        for held in self.deleted_locks:
+            held_lock.note_left(held, None)
 
 
 def note_applied(write: Write | None) -> None:

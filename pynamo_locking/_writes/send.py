@@ -79,30 +79,29 @@ class Refusal(NamedTuple):
 class Check:
     """The check of a held entry by write `number`, and the write's effect on the entry."""
 
-    def __init__(self, own: HeldEntry, number: int, kind: EntryEffect = EntryEffect.KEEP) -> None:
-        self.own: HeldEntry = own
+    def __init__(self, held: HeldEntry, number: int, kind: EntryEffect = EntryEffect.KEEP) -> None:
+        self.held: HeldEntry = held
         self.number: int = number
         self.kind: EntryEffect = kind
         self.after: local_queue.Handover | None = None
         if kind is EntryEffect.FINISH:
-            self.after = local_queue.handover_to_next(own.caller, own.entry)
+            self.after = local_queue.handover_to_next(held.caller, held.entry)
 
     def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
         """Tell what became of the write, and note a loss of the lock."""
-        state, own = self.own.row.state(image), self.own
-        outcome = judge(state, own.ownership, self.number, kind=self.kind, repeated=in_doubt)
+        state, held = self.held.row.state(image), self.held
+        outcome = judge(state, held.ownership, self.number, kind=self.kind, repeated=in_doubt)
         is_removal = self.kind is not EntryEffect.KEEP
         if outcome is Outcome.LOST or (outcome is Outcome.UNKNOWN and not is_removal):
-            own.absent_from(state, is_removal=is_removal)
+            held.absent_from(state, is_removal=is_removal)
         return outcome
 
     def is_gone(self, image: Image | None) -> bool:
-        """Tell whether a stored row has no such entry."""
-        return self.own.row.state(image).find(self.own.entry.id, self.own.entry.ticket) is None
+        return self.held.row.state(image).find(self.held.entry.id, self.held.entry.ticket) is None
 
     def clause(self) -> Filled:
         """Return what is asked of the entry, and done to it."""
-        return fencing.for_held_entry(self.own, self.number, self.after, is_kept=self.kind is EntryEffect.KEEP)
+        return fencing.for_held_entry(self.held, self.number, self.after, is_kept=self.kind is EntryEffect.KEEP)
 
 
 class RowWrite:
@@ -148,13 +147,13 @@ class RowWrite:
             return {self.write.request.removesuffix("Item"): self.write.kwargs(clause, given)}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
-        row = self.check.own.row
+        row = self.check.held.row
         return {"Update": {"TableName": row.table, "Key": row.key, **protocol.alone(*self._filled)}}
 
     def renumber(self, number: int) -> None:
         """Give the write its number under the held entry; keep its key, which the caller may have changed since."""
         assert self.check is not None  # noqa: S101 - it is under one
-        self.check = Check(self.check.own, number)
+        self.check = Check(self.check.held, number)
         self._filled = self.check.clause()
         [before], request = self.request.values(), self.made()
         for kwargs in request.values():
@@ -216,7 +215,7 @@ class RowWrite:
         """Return the error for the caller."""
         write, work, cause = self.write, refusal.work, refusal.error
         if self.check is not None and self.check.is_gone(refusal.image):
-            return self.check.own.loss()
+            return self.check.held.loss()
         if write is None:
             return also(Conflict, work.kind)(
                 f"a condition of the transaction was not met, and nothing was written: {cause}", cause=cause
@@ -245,7 +244,6 @@ class ForeignLockCheck(RowWrite):
         super().__init__(self._asking(FREE))
 
     def join(self, other: ForeignLockCheck) -> None:
-        """Check the extents of another check of the same row, too."""
         self._extents |= other._extents
 
     @override
@@ -319,7 +317,7 @@ class Work:
         resolver: resolves intents of other transactions.
 
     Attributes:
-        told: what could not be done, for messages.
+        prefix: what could not be done, for messages.
         item: the row of a work that is about one item.
         explained: why rows were refused, by their identity, if the work was.
         unchanged: the rows that were not refused then.
@@ -327,7 +325,7 @@ class Work:
 
     kind: type[PynamoDBException] = TransactWriteError
     policy: RetryPolicy = RetryPolicy()
-    told = ""
+    prefix = ""
     is_transaction = True
     item: RowWrite | None = None
     actions: Sequence[RowWrite]
@@ -410,8 +408,8 @@ class Work:
         """Return the rows of a refused transaction that were not refused themselves."""
         if not self.is_transaction:
             return []
-        told = zip(rows, _reasons_of(rows, error), strict=False)
-        return [row for row, reason in told if (reason.get("Code") or ACTION_PASSED) == ACTION_PASSED]
+        answered = zip(rows, _reasons_of(rows, error), strict=False)
+        return [row for row, reason in answered if (reason.get("Code") or ACTION_PASSED) == ACTION_PASSED]
 
     def _show_reasons(self, error: Exception) -> responses.Reasons:
         """Let the error tell the reasons in the order of the caller's actions."""
@@ -528,7 +526,7 @@ def _outcome_of(work: Work, row: RowWrite, refusal: Refusal) -> Outcome:
 
 def _is_cleared(work: Work, refused: Sequence[tuple[RowWrite, Refusal]], error: Exception, *, is_open: bool) -> bool:
     """Remove what is in the way; tell whether the work may be sent again."""
-    with conflicts(work.kind, error, work.unknown if is_open else None, told=work.told):
+    with conflicts(work.kind, error, work.unknown if is_open else None, prefix=work.prefix):
         found = [(row.lock, row.intent_in(refusal.image)) for row, refusal in refused]
         intents = [(lock, intent) for lock, intent in found if lock is not None and intent is not None]
         work.resolver.resolve(*intents)
@@ -567,7 +565,7 @@ class ItemWork(Work):
     ) -> None:
         connection = connection_of(write.item).connection
         is_guarded = bool(check or checks or foreign_checks)
-        self.write, self.kind, self.told = write, write.operation.error, f"Failed to {write.operation.verb} item: "
+        self.write, self.kind, self.prefix = write, write.operation.error, f"Failed to {write.operation.verb} item: "
         # Botocore must not repeat the request: each attempt has another id, or there is only one.
         self.once = write.part.begins_life and write.operation is not DELETE and not is_guarded
         super().__init__(client.single_attempt(connection) if self.once else connection)
@@ -584,12 +582,11 @@ class ItemWork(Work):
         self.row = self.item = RowWrite(None, None if check else lock, write, check)
         self._is_unanswered = is_unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
-        claims = [] if write.claims is None else write.claims.rows
-        self.values = [writer.row_write(row) for writer, row in claims]
+        rows = [] if write.unique_rows is None else write.unique_rows.rows
+        self.values = [writer.row_write(row) for writer, row in rows]
 
     @property
     def is_transaction(self) -> bool:  # type: ignore[override]
-        """Whether there are rows other than the item's."""
         return bool(self.others or self.values)
 
     @override
@@ -615,7 +612,7 @@ class ItemWork(Work):
     def unknown(self, error: Exception) -> Exception:
         [made] = self.row.request.values()
         checks = (row.check for row in (self.row, *self.others) if row.check is not None)
-        return self.write.unknown(error, made, next((f"{each.own.entry.id}/{each.number}" for each in checks), None))
+        return self.write.unknown(error, made, next((f"{each.held.entry.id}/{each.number}" for each in checks), None))
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:
@@ -664,7 +661,7 @@ def send_item(
         ]
         check = checks.pop() if lock is not None else None
         finishes = write.kind is EntryEffect.FINISH
-        if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.own.row)):
+        if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.held.row)):
             write = write.but(return_values="ALL_NEW")
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:

@@ -93,15 +93,15 @@ def merged(several: Iterable[UniqueRows]) -> list[UniqueRow]:
         NotUnique: two of the items want the same value; also a `TransactWriteError`.
     """
     rows: dict[str, UniqueRow] = {}
-    for claims in several:
-        for name, value in {**claims.released, **claims.claimed}.items():
-            row = rows.setdefault(name, UniqueRow(claims.table, name, value))
-            if name in claims.released:
-                row.of.append(claims.holder)
-            elif row.to is not None and claims.kind is not None:
-                raise _error(row, ItemKey.of(row.to.table, row.to.key), claims.kind, None)
+    for each in several:
+        for name, value in {**each.released, **each.claimed}.items():
+            row = rows.setdefault(name, UniqueRow(each.table, name, value))
+            if name in each.released:
+                row.of.append(each.holder)
+            elif row.to is not None and each.kind is not None:
+                raise _error(row, ItemKey.of(row.to.table, row.to.key), each.kind, None)
             else:
-                row.to = claims.holder
+                row.to = each.holder
     return list(rows.values())
 
 
@@ -161,12 +161,10 @@ class UniqueRows:
 def rows_of_save(
     item: Model, values: Mapping[str, Any], kind: type[PynamoDBException], *, checks_version: bool
 ) -> UniqueRows:
-    """Return what a save of these values does to the rows."""
     return UniqueRows(item, kind, _read_with(item, checks_version), unique_values.watched(type(item), values))
 
 
 def rows_of_delete(item: Model, kind: type[PynamoDBException], *, checks_version: bool) -> UniqueRows:
-    """Return what a delete does to the rows."""
     return UniqueRows(item, kind, _read_with(item, checks_version), {})
 
 
@@ -217,7 +215,7 @@ def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], c
         return also(TransactionConflict, kind)(
             f"{write.label}, which holds a unique value, has changed; nothing was written, and a retry is safe: "
             f"{cause}",
-            refused_by=write.place,
+            refused_by=write.model_and_key,
             cause=cause,
         )
     if holder is None and image is not None:

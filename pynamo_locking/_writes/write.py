@@ -83,7 +83,6 @@ class OutcomeQuery:
         return self._answer
 
     async def awaited(self) -> Resolution:
-        """As `answer`, for tasks."""
         return await concurrency.to_the_end(self.answer)
 
 
@@ -158,7 +157,7 @@ class Operation(Enum):
     UPDATE = "UpdateItem", UpdateError, "update"
     DELETE = "DeleteItem", DeleteError, "delete"
     CHECK = "ConditionCheckItem", TransactWriteError, "check"
-    INTENT = "UpdateItem", TransactWriteError, "mark"  # of a transaction of many items
+    INTENT = "UpdateItem", TransactWriteError, "prepare"  # of a transaction of many items
 
     def __init__(self, request: str, error: type[PynamoDBException], verb: str) -> None:
         self.request: str = request
@@ -186,7 +185,7 @@ class Write(NamedTuple):
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
         is_optional: whether a transaction continues without it if its condition is false.
-        claims: what it does to the rows of unique values, if its model has such.
+        unique_rows: what it does to the rows of unique values, if its model has such.
     """
 
     item: Model
@@ -202,20 +201,17 @@ class Write(NamedTuple):
     is_shown: bool = False
     is_strict: bool = False
     is_optional: bool = False
-    claims: UniqueRows | None = None
+    unique_rows: UniqueRows | None = None
 
     def but(self, **changed: Any) -> Write:
-        """Return the same write, but for these fields."""
         return self._replace(**changed)
 
     @property
     def label(self) -> str:
-        """The item, for people."""
         return keys.label_of(type(self.item), key_values_of(self.item))
 
     @property
-    def place(self) -> tuple[type[Model], Image]:
-        """The model of the item, and its key."""
+    def model_and_key(self) -> tuple[type[Model], Image]:
         model = type(self.item)
         return model, keys.key_of(model, *key_values_of(self.item))
 
@@ -231,15 +227,14 @@ class Write(NamedTuple):
 
     @property
     def request(self) -> str:
-        """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
     @property
     def whole(self) -> Condition | None:
         """All conditions except the lock's."""
         whole = self.condition
-        if self.claims is not None:
-            whole = conditions.both(whole, self.claims.condition())
+        if self.unique_rows is not None:
+            whole = conditions.both(whole, self.unique_rows.condition())
         return conditions.both(whole, self.part.shape.known)
 
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -390,7 +385,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     if write.part.is_checked and is_other and getattr(model, "_is_guard", False):
         return also(TransactionConflict, kind)(
             f"{refused}, since other writers have changed rows of the same hash key; a retry is safe. ({cause})",
-            refused_by=write.place,
+            refused_by=write.model_and_key,
             cause=cause,
         )
     if write.part.is_checked and is_other:
@@ -399,15 +394,17 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
             expected=before.version,
             actual=seen.version,
             stored=stored,
-            refused_by=write.place,
+            refused_by=write.model_and_key,
             cause=cause,
         )
     why = "its condition was not met."
     if flaw is not None and write.part.is_checked:
         why = flaw
-    elif write.claims is not None and not write.claims.is_of(image):
+    elif write.unique_rows is not None and not write.unique_rows.is_of(image):
         why = "this instance was not read with the unique values of the stored item: refresh() it first."
-    return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, refused_by=write.place, cause=cause)
+    return also(Conflict, kind)(
+        f"{refused}: {why} ({cause})", stored=stored, refused_by=write.model_and_key, cause=cause
+    )
 
 
 def _why_stale(model: type[Model], expected: int | None, actual: int | None, image: Image | None) -> str:
@@ -442,7 +439,7 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
 @to_listeners
 def write_failed(write: Write, error: Exception) -> None:
     """Report a conflict of a single write, or its unknown outcome."""
-    _refusal({**_named(*write.place), "operation": write.operation.verb}, error)
+    _refusal({**_named(*write.model_and_key), "operation": write.operation.verb}, error)
 
 
 def _named(model: type[Model], key: Image) -> dict[str, Any]:

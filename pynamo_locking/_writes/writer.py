@@ -56,7 +56,7 @@ class Writer:
         foreign_checks: of locks that this context does not hold, and that must not be in the way.
 
     Attributes:
-        own: the held entry of its own lock; None from outside a lock.
+        held: the entry of its own lock; None from outside a lock.
         is_embedded: whether the item carries its lock.
         separate: what a write checks in other rows.
         surviving: stored names of declared attributes that a save leaves alone. If there are any, it is an update.
@@ -81,7 +81,7 @@ class Writer:
         self.row: LockRow | None = row
         self.held_entries: Sequence[HeldEntry] = held_entries
         self.foreign_checks: Sequence[ForeignLockCheck] = foreign_checks
-        self.own: HeldEntry | None = next(iter(held_entries), None)
+        self.held: HeldEntry | None = next(iter(held_entries), None)
         self.is_embedded: bool = row is not None
         self.separate: Sequence[HeldEntry | ForeignLockCheck] = ()
         if not self.is_embedded:
@@ -114,9 +114,9 @@ class Writer:
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
         whole = expiry.or_expired(type(item), conditions.both(condition, part.condition()))
         values = item.serialize(null_check=True)
-        claims = None
+        unique_rows = None
         if part.shape.unique is not None:
-            claims = rows_of_save(item, values, error, checks_version=checks_version)
+            unique_rows = rows_of_save(item, values, error, checks_version=checks_version)
         actions: Sequence[Action] = ()
         attributes: Image | None = None
         return_values: str | None = None
@@ -137,7 +137,7 @@ class Writer:
             values=values,
             kind=kind,
             return_values=return_values,
-            claims=claims,
+            unique_rows=unique_rows,
         )
 
     def check_actions(self, actions: Sequence[Action]) -> None:
@@ -164,9 +164,9 @@ class Writer:
         item = self.item
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
         whole = conditions.both(conditions.both(condition, part.condition()), conditions.same_class(item))
-        claims = None
+        unique_rows = None
         if part.shape.unique is not None:
-            claims = rows_of_update(item, actions, UpdateError, checks_version=checks_version)
+            unique_rows = rows_of_update(item, actions, UpdateError, checks_version=checks_version)
         return Write(
             item,
             UPDATE,
@@ -175,17 +175,17 @@ class Writer:
             [*actions, *part.actions()],
             is_repeatable=part.is_checked or conditions.is_repeatable(actions),
             return_values="ALL_NEW",
-            claims=claims,
+            unique_rows=unique_rows,
         )
 
     def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the delete without the lock's part."""
         part = versions.part_of(self.item, is_checked=checks_version)
         whole = conditions.both(condition, part.condition())
-        claims = None
+        unique_rows = None
         if part.shape.unique is not None:
-            claims = rows_of_delete(self.item, DeleteError, checks_version=checks_version)
-        return Write(self.item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
+            unique_rows = rows_of_delete(self.item, DeleteError, checks_version=checks_version)
+        return Write(self.item, DELETE, part, whole, kind=EntryEffect.DELETE, unique_rows=unique_rows)
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Save the item."""
@@ -202,18 +202,17 @@ class Writer:
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; a separate lock stays."""
         write = self.plan_delete(condition, checks_version=checks_version)
-        if self.own is not None and not self.is_embedded:
+        if self.held is not None and not self.is_embedded:
             write = write.but(kind=EntryEffect.KEEP)
         data = self.send(write)
         self._note_deleted(is_deleted=True)
         return data
 
     def _note_deleted(self, *, is_deleted: bool) -> None:
-        if self.own is not None and not self.is_embedded:
-            self.own.item.is_deleted = is_deleted
+        if self.held is not None and not self.is_embedded:
+            self.held.item.is_deleted = is_deleted
 
     def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
-        """Increment the version."""
         return self.send(self._plan_update([], condition, checks_version=checks_version))
 
     def send(self, write: Write, *, is_unanswered: bool = False) -> dict[str, Any]:
@@ -223,9 +222,9 @@ class Writer:
         except (Conflict, OutcomeUnknown) as error:
             write_module.write_failed(write, error)
             raise
-        return self._done(write, data)
+        return self.note_applied(write, data)
 
-    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+    def note_applied(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
         """Read the item if needed: a transaction returns no attributes."""
         if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
             write.done(data)
@@ -244,16 +243,16 @@ class Writer:
         try:
             Model.refresh(self.item, consistent_read=True)
         except PynamoDBException as error:
-            may_wait = self.own is None or self.own.remaining
+            may_wait = self.held is None or self.held.remaining
             if may_wait and isinstance(error.cause, Exception) and responses.is_transient(error.cause):
                 raise Unavailable(error.cause) from error
             raise
 
     def row_write(self, write: Write, number: int = 0) -> RowWrite:
         """Return a write to be sent with others; under a held embedded lock with that number, unless renumbered."""
-        if self.own is None or not self.is_embedded:
+        if self.held is None or not self.is_embedded:
             return RowWrite(None, self.row, write)
-        return RowWrite(None, self.row, write, Check(self.own, number))
+        return RowWrite(None, self.row, write, Check(self.held, number))
 
     def statement(self, write: Write) -> dict[str, Any]:
         """Return a write as the request that a statement says."""
@@ -280,7 +279,7 @@ class BatchedWrite:
 
     def done(self) -> None:
         """Update the instance after the write was applied."""
-        self.writer._done(self.write, {})
+        self.writer.note_applied(self.write, {})
 
     def send_alone(self) -> None:
         """Send what is not known to be applied."""
@@ -293,13 +292,13 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
     Sent alone are writes that change unique values, those whose lock is held or checked in another row, those that
     store what only DynamoDB knows, and those without any condition.
     """
-    if writer.own is not None or writer.separate or not write.part.is_checked:
+    if writer.held is not None or writer.separate or not write.part.is_checked:
         return None
     if write.operation is DELETE:
         request: Any = "DeleteItem", {**writer.statement(write), "ReturnValues": "ALL_OLD"}
     else:
         request = _saving(writer, write)
-    if request is None or (write.claims is not None and write.claims.rows):
+    if request is None or (write.unique_rows is not None and write.unique_rows.rows):
         return None
     operation, kwargs = request
     # No hidden retries: a repeated INSERT could create again what was deleted since.

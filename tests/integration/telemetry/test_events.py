@@ -907,7 +907,7 @@ def test_a_key_that_cannot_be_named_harms_no_write(
     with pytest.raises(StaleVersion):
         stale.save()
     assert heard.all(WriteRefused) == []
-    assert "could not be told" in caplog.text
+    assert "could not be reported" in caplog.text
 
 
 # Tasks

@@ -56,7 +56,7 @@ GUARDS: Final = (
         Search(Plan("locked_all", faults={Fault.PAUSE_BEFORE: 1}), "Fence"),
         Change(
             "_writes/writer.py",
-            "RowWrite(None, self.row, write, Check(self.own, number))",
+            "RowWrite(None, self.row, write, Check(self.held, number))",
             "RowWrite(write=write)",
         ),
     ),

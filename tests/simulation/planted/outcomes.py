@@ -44,7 +44,7 @@ TOLD: Final = (
     bug(
         "loss not noted: A write that is told that the lock is lost leaves it to the next heartbeat to note that.",
         Search(_PAUSED, "TrueLoss"),
-        Change("_writes/send.py", "own.absent_from(state, is_removal=is_removal)", "pass"),
+        Change("_writes/send.py", "held.absent_from(state, is_removal=is_removal)", "pass"),
     ),
     bug(
         "unseen copy of the last write told as lost: It was repeated on the way, and is told as not done.",

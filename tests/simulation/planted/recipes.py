@@ -34,7 +34,7 @@ JOBS: Final = (
             f"        {_UNDER_THE_LOCK}",
             f"        is_ours = {_UNDER_THE_LOCK.removeprefix('return ')}\n"
             '        success = RunRecord(held.entry.ticket, "", self._begin_ms, self._began_ms, self._began_ms)\n'
-            '        given = {":success": lock_record.stored_success(success, 0)} | lock_requests.mine(held.entry)\n'
+            '        given = {":success": lock_record.stored_success(success, 0)} | lock_requests.naming(held.entry)\n'
             '        note = lock_requests.protocol.Clause(set_="#l.#success = :success")\n'
             "        is_ours and lock_requests._update(held.row, lock_requests.protocol.OWN_ENTRY + note, given)\n"
             "        return is_ours",

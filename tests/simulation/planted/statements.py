@@ -20,7 +20,7 @@ _BY_MIXED = Search(_MIXED, *_WRITE_CHECKS, limit=1000)
 _BY_BATCH = Search(_BATCH, *_WRITE_CHECKS, limit=1000)
 _BY_LOST = Search(_MIXED.but(faults=_LOST), *_WRITE_CHECKS, limit=2000)
 
-_SAID: Final = '_said(kwargs["ConditionExpression"], kwargs, parameters)'
+_CONDITION: Final = '_in_partiql(kwargs["ConditionExpression"], kwargs, parameters)'
 _RESULTS: Final = (
     'return [_result(statement, each) for statement, each in zip(batch, answer["Responses"], strict=True)]'
 )
@@ -28,7 +28,7 @@ _UNANSWERED: Final = "if responses.is_ambiguous(error):\n        return Statemen
 _BUSY: Final = 'StatementResult.BUSY if error.get("Code") in _BUSY'
 
 _WITHOUT_CONDITION: Final = Change(
-    "_io/batch_requests.py", _SAID, "f\"{_quoted(next(iter(kwargs['Key'])))} IS NOT MISSING\""
+    "_io/batch_requests.py", _CONDITION, "f\"{_quoted(next(iter(kwargs['Key'])))} IS NOT MISSING\""
 )
 _LOST_IS_APPLIED: Final = Change("_io/batch_requests.py", _UNANSWERED, _UNANSWERED.replace("UNKNOWN", "APPLIED"))
 _LOST_IS_REFUSED: Final = Change("_io/batch_requests.py", _UNANSWERED, _UNANSWERED.replace("UNKNOWN", "NOT_APPLIED"))
@@ -65,7 +65,7 @@ INTENTS: Final = (
         Change(
             "_io/batch_requests.py",
             "        return [_result_of_all(error)] * len(batch)\n",
-            "        again = _result_of_all(error) is StatementResult.UNKNOWN and _sent(first, batch)\n"
+            "        again = _result_of_all(error) is StatementResult.UNKNOWN and _send_together(first, batch)\n"
             "        return [StatementResult.APPLIED if again else _result_of_all(error)] * len(batch)\n",
         ),
     ),

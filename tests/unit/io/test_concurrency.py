@@ -357,7 +357,7 @@ def test_a_pool_that_is_interrupted_twice_keeps_no_thread(monkeypatch):
 
     def interrupt(_index):
         assert waits.wait(60)  # a thread that is ahead waits for us
-        monkeypatch.setattr(pool, "_send_home", interrupt_again)
+        monkeypatch.setattr(pool, "_end_workers", interrupt_again)
         raise KeyboardInterrupt
 
     def interrupt_again():
