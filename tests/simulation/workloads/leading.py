@@ -55,6 +55,8 @@ class Leaders(Workload):
         kind = (index + turn) % 3
 
         def work(term: LeaderTerm) -> None:
+            if is_over.is_set():  # the thread that ends the block is paused: elected again, as others hold nothing
+                return
             try:
                 self.lead(term, kind)
             finally:
