@@ -295,10 +295,16 @@ def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
         with held_elsewhere(account.locked("a", settings=full, lease=9000)):
             waiting = pool.submit(waiter.acquire)
             (before,) = until_waiting(account, "a")
-            with on("UpdateItem").watch() as refused:
+            # Between two requests of the newcomer: one that was under way could enter, with a lease from before it.
+            refused = threading.Event()
+
+            def pass_time():
+                clock.shift += 300
+                refused.set()
+
+            with on("UpdateItem").after(pass_time):
                 entering = pool.submit(late.acquire)
-                until(lambda: refused.hits, "a request that is refused")
-            clock.shift += 300
+                assert refused.wait(60)
             assert isinstance(waiting.exception(60), LockTimeout)
             until(lambda: until_waiting(account, "a")[0].ticket > before.ticket, "the newcomer")
         entering.result()
