@@ -22,6 +22,7 @@ class Difference(NamedTuple):
 GUARDS: Final = "a write carries a write id, and asks for the stored item in case it is refused (ALL_OLD)"
 COUNTED: Final = "a write that does not check the version counts the stored one up, which only an UpdateItem can"
 COMMIT: Final = "the actions carry write ids and ask for the stored items, and the transaction has a token of its own"
+PLACES: Final = "models of two Regions are refused before anything is sent; PynamoDB sends all to the connection's"
 BATCH: Final = "batch_write() of a versioned model is refused: it would overwrite any version"
 
 #: The name of the write ids ends so; no expected request has one.
@@ -40,6 +41,11 @@ DIFFERENCES: Final = [
     Difference("test_model.py::test_version_attribute_increments_on_update[True]", GUARDS, WRITE_ID),
     Difference("test_model.py::test_version_attribute_increments_on_update[False]", COUNTED, WRITE_ID),
     Difference("test_transaction.py::TestTransactWrite::test_commit", COMMIT, WRITE_ID),
+    Difference(
+        "integration/test_transaction_integration.py::test_transact_write__error__different_regions",
+        PLACES,
+        "so no transaction can include both",
+    ),
     # This one is in a checkout alone.
     Difference("integration/model_integration_test.py::test_model_integration", BATCH, "batch_write() of TestModel"),
 ]
