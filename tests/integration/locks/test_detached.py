@@ -431,6 +431,19 @@ def test_an_attach_that_fails_leaves_the_lock(memory):
     assert [entry.ticket for entry in model.lock_state("a").entries] == [lock.ticket]
 
 
+def test_an_attached_lock_is_as_any_other_once_it_is_acquired(plain):
+    """If its release is interrupted, a thread removes the entry: nobody else goes on with it."""
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with on("UpdateItem", nth=2).before(interrupted), pytest.raises(KeyboardInterrupt), plain.attach(token):
+        pass  # the first one has attached it
+    until(lambda: not plain.lock_state("a").entries, "the removal of the entry")
+
+
 def test_a_renewal_that_a_detach_refuses_proves_no_loss(plain):
     """The heartbeat may send one before the answer to the detach is here."""
     reasons: list[str] = []
