@@ -60,6 +60,8 @@ def account_of(model: type[Model] | None) -> str | None:
 
 def refuse_apart(one: type[Model], other: type[Model]) -> None:
     """Refuse two models whose tables no native transaction could include."""
+    if one is other:  # as for most items of most transactions
+        return
     places = endpoint_of(one), endpoint_of(other)
     if places[0] != places[1]:
         raise ConfigurationError(

@@ -15,7 +15,8 @@ from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
 from pynamo_locking._items import unique_values
-from pynamo_locking._pynamodb import key_attributes_of, new_item, stored_key_of, version_name_of, version_of
+from pynamo_locking._items.keys import stored_keys
+from pynamo_locking._pynamodb import new_item, stored_key_of, version_name_of, version_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Shape:
         self.write_id_name: str | None = _find_name(model, self.attribute)
         self.declared: frozenset[str] = frozenset(each.attr_name for each in attributes.values())
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
-        key = {each.attr_name for each in key_attributes_of(model) if each is not None}
+        key = {each.attr_name for each in stored_keys(model)}
         self.lasting: frozenset[Any] = frozenset({*required, *key, self.write_id_name})
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
@@ -99,7 +100,7 @@ def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     """Refuse a row of ours of a newer format: `UnknownFormat`."""
     if image is None or shape_of(model).known is None:
         return
-    names = [each.attr_name for each in key_attributes_of(model) if each is not None]
+    names = [each.attr_name for each in stored_keys(model)]
     table = model.Meta.table_name
     key = {name: image[name] for name in names if name in image}
     what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
