@@ -115,7 +115,7 @@ def version_name_of(model: AnyModel) -> str | None:
 
 
 def version_of(item: Model) -> int | None:
-    """Return the version that an item has; None also if its model has none."""
+    """Return the version of an item; None if it has none, or its model."""
     name = item._version_attribute_name
     return None if name is None else item.attribute_values.get(name)
 

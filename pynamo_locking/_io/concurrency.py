@@ -257,7 +257,7 @@ async def _despite_cancellation(
     another one that is shielded. So after the first cancellation the rest is waited for in such a scope.
 
     Args:
-        wait: called anew after each cancellation.
+        wait: called again after each cancellation.
         hurry: called at each cancellation.
         is_over: tells after a cancellation whether there is nothing left to wait for.
     """

@@ -35,7 +35,7 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class _Plain:
-    """An argument of a log record in one line: it may be, or quote, what somebody has stored in a table."""
+    """An argument of a log record in one line: it may be, or quote, what another program has stored in a table."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound=Model)
 
 
-# Where the tables are: options, environment variables, then the file that the person names, and no other: what is in
-# the working directory may be somebody else's, and would say which code is run, and where signed requests go.
+# Where the tables are: options, environment variables, then the file that the user names, and no other: a file in
+# the working directory may belong to another person, and would say which code is run, and where signed requests go.
 
 
 PREFIX: Final = "PYNAMO_LOCKING_"
@@ -309,7 +309,7 @@ class Session:
 
     def model(self, spec: str) -> type[Model]:
         """Return an application's model, in the Region and at the endpoint of the settings if they name any."""
-        # The working directory, as for `python -m`; or that of the file, so that what it names is found beside it.
+        # The working directory, as for `python -m`; or that of the file, where the modules are that it names.
         place = "" if self.settings.config is None else str(Path(self.settings.config).absolute().parent)
         sys.path.insert(0, place)
         self._ends.callback(sys.path.remove, place)
