@@ -884,7 +884,7 @@ ROWS: Final = (
     (
         "held locks are those of all providers",
         "telemetry/opentelemetry.py",
-        "telemetry is not None and telemetry._meters is self._meters",
+        "telemetry is not None and telemetry.meters is self.meters",
         "telemetry is not None",
         "integration/telemetry/test_outputs.py::test_another_provider_counts_what_was_acquired_since",
     ),

@@ -292,7 +292,7 @@ def _now_ms() -> int:
 def _free_revoked(sender: Any = None, request: Any = None, *, terminated: bool = False, **_: Any) -> None:
     """End the claim of a message that was revoked, or has expired, before it ran."""
     if isinstance(sender, UniqueTask) and not terminated:
-        sender._free(request.args, request.kwargs, request.id)
+        sender._free(request.args, request.kwargs, request.id)  # noqa: SLF001 - the task's handler of the signal
 
 
 signals.task_revoked.connect(_free_revoked)

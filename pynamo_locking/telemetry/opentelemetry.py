@@ -106,10 +106,10 @@ class _Telemetry:
 
     def __init__(self, tracer: Tracer, meters: MeterProvider) -> None:
         self._tracer = tracer
-        self._meters = meters
+        self.meters = meters
         meter = metrics.get_meter(NAME, meter_provider=meters)
         self._instruments = _Instruments(meter)
-        self._holds: dict[str, _Hold] = {}  # each access is a single step of Python's
+        self.holds: dict[str, _Hold] = {}  # each access is a single step of Python's
         meter.create_observable_gauge(
             f"{NAME}.lock.held", [self._count_held], unit="{lock}", description="Locks that are held by this process."
         )
@@ -143,14 +143,14 @@ class _Telemetry:
 
     def end(self) -> None:
         """End the spans of what is still held."""
-        for entry_id in tuple(self._holds):
-            hold = self._holds.pop(entry_id, None)
+        for entry_id in tuple(self.holds):
+            hold = self.holds.pop(entry_id, None)
             if hold is not None:
                 hold.span.end()
 
     def leave_to_parent(self) -> None:
         """In a forked child: the parent keeps its locks, and ends their spans."""
-        self._holds.clear()
+        self.holds.clear()
 
     # Locks
 
@@ -185,10 +185,10 @@ class _Telemetry:
             attributes={**_place_of(event), **_facts_of(event), **_facts(event, "lease_ms", "mode")},
             links=[trace.Link(acquired.get_span_context())],
         )
-        self._holds[event.entry_id] = _Hold(span, _place_of(event), start_ns)
+        self.holds[event.entry_id] = _Hold(span, _place_of(event), start_ns)
 
     def _end_hold(self, event: events.Released | events.Lost) -> None:
-        hold = self._holds.pop(event.entry_id, None)
+        hold = self.holds.pop(event.entry_id, None)
         if event.held_ms is not None:
             self._instruments.hold.record(event.held_ms / 1000, _place_of(event))
         if isinstance(event, events.Lost):
@@ -212,7 +212,7 @@ class _Telemetry:
             outcome, facts = "failed", _facts(event, "remaining_ms")
         about = {f"{NAME}.outcome": outcome}
         self._instruments.renewals.add(1, {**_place_of(event), **about})
-        hold = self._holds.get(event.entry_id)
+        hold = self.holds.get(event.entry_id)
         if hold is not None:
             hold.span.add_event(type(event).__name__, {**about, **facts}, event.time_ms * _NS_PER_MS)
 
@@ -224,8 +224,8 @@ class _Telemetry:
         """Count for all installations with this provider: the SDK asks only the first one that has made the gauge."""
         holds: dict[str, _Hold] = {}
         for telemetry in [each() for each in _all.keyrefs()]:  # another thread may install one more
-            if telemetry is not None and telemetry._meters is self._meters:
-                holds |= telemetry._holds
+            if telemetry is not None and telemetry.meters is self.meters:
+                holds |= telemetry.holds
         held = collections.Counter(tuple(hold.place.items()) for hold in holds.values())
         return [metrics.Observation(count, dict(place)) for place, count in sorted(held.items())]
 

@@ -122,7 +122,8 @@ def _atomic(using: str | None) -> contextlib.AbstractContextManager[object]:
 
 def _refuse_atomic(using: str | None) -> None:
     blocks = transaction.get_connection(using).atomic_blocks
-    if blocks and not blocks[-1]._from_testcase:  # the same exception as Django's own `durable=True`
+    # Django has no public way to the exception that its own `durable=True` makes for tests.
+    if blocks and not blocks[-1]._from_testcase:  # noqa: SLF001
         raise ConfigurationError(
             "locked_atomic() inside atomic(): the outer block would commit after the locks are released. Lock "
             "outside, or use lock_in_transaction() here."
