@@ -281,7 +281,7 @@ ROWS: Final = (
     ),
     (
         "a third attempt forgets the first",
-        "_transactions/transaction.py",
+        "_transactions/transaction_doors.py",
         "earlier = (*options.earlier, transaction.id)",
         "earlier = (transaction.id,)",
         "integration/transactions/test_fates.py::test_a_repeated_function_is_asked_for_as_a_whole",

@@ -56,7 +56,15 @@ from pynamo_locking._models.tables import OwnRows, RawAttribute
 from pynamo_locking._pynamodb import connection_of, key_values_of, new_item, set_connection
 from pynamo_locking._transactions.items import ADVICE
 from pynamo_locking._transactions.plan import Unread
-from pynamo_locking._transactions.transaction import Transaction, count_in_guard, is_done_before, items_of, next_attempt
+from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction_doors import (
+    check_open,
+    count_in_guard,
+    is_done_before,
+    items_of,
+    next_attempt,
+    note_end,
+)
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -449,6 +457,12 @@ class Staged:
 
     def locks(self) -> Iterator[Lock[Any]]:
         return in_order(self.range_locks())
+
+    def check_open(self) -> None:
+        check_open(self.tx)
+
+    def end(self) -> None:
+        note_end(self.tx)
 
     def stage(self) -> None:
         """Add the rows. An error before the first of them leaves the transaction as it was."""

@@ -35,7 +35,8 @@ from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin, VersionedMixin
 from pynamo_locking._models.writes import check_alone, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of
-from pynamo_locking._transactions.transaction import Transaction, items_of
+from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction_doors import items_of
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:

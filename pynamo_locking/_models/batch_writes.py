@@ -136,8 +136,7 @@ class TransactWrite(PynamoTransactWrite):
             },
         )
         self._first: type[GuardedMixin] | None = None  # of the models, which are all in one place
-        self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
-        self._placed_items: Any = None
+        self._placed: Placed | None = None  # rows in a `Transaction`, whose writes the commit takes over
         self._is_left = False
 
     @override
@@ -273,20 +272,17 @@ class TransactWrite(PynamoTransactWrite):
                 "a transaction with a client_request_token can be repeated, and would find its own rows in the way: "
                 "leave the token out, or use Transaction with an idempotency_key."
             )
-        placed = made(self._placed)
-        self._placed, self._placed_items = placed.tx, placed.items
-        self._placed._check_open()
+        placed = self._placed = made(None if self._placed is None else self._placed.tx)
+        placed.check_open()
         actions = self._assembly.by_key.items()
-        self._placed_items.gone = {
-            key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request
-        }
+        placed.items.gone = {key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request}
         placed.stage()
 
-    def _take_over(self) -> None:
+    def _take_over(self, placed: Placed) -> None:
         """Add the actions of the rows that were placed, and of their guards."""
-        self._placed._check_open()
-        self._placed_items.take_values()
-        for item in list(self._placed_items.by_key.values()):
+        placed.check_open()
+        placed.items.take_values()
+        for item in list(placed.items.by_key.values()):
             self._join(item.model)
             if item.plan.write is not None:
                 self._add_write(item.plan.writer, item.final())
@@ -301,20 +297,20 @@ class TransactWrite(PynamoTransactWrite):
         finally:
             self._leave()
             if self._placed is not None:
-                self._placed_items.participation.end()
+                self._placed.items.participation.end()
                 if not self._is_done:
-                    self._placed_items.undo_from(0)
+                    self._placed.items.undo_from(0)
 
     def _leave(self) -> None:
         self._is_left = True
         if self._placed is not None:
-            self._placed._is_over = True
+            self._placed.end()
 
     def __del__(self) -> None:
         """Warn of a transaction that nobody has committed."""
         if self._is_left or self._is_committed:
             return
-        placed = [] if self._placed is None else self._placed_items.by_key.values()
+        placed = [] if self._placed is None else self._placed.items.by_key.values()
         self._leave()
         warn_of_lost_writes(
             self, [*self._assembly.by_key, *(item.identity for item in placed if item.plan.write is not None)]
@@ -376,7 +372,7 @@ class TransactWrite(PynamoTransactWrite):
     def _commit(self) -> Any:
         self._check_open()
         if self._placed is not None:
-            self._take_over()
+            self._take_over(self._placed)
         self._is_committed = True
         if not self._assembly.by_key:
             return {}

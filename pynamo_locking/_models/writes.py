@@ -132,8 +132,14 @@ class Placed(Protocol):
         """Yield the locks to hold before, if the caller asked for any."""
         ...
 
+    def check_open(self) -> None:
+        """Raise `ConfigurationError` if `tx` has ended."""
+
     def stage(self) -> None:
         """Add the rows, if they overlap no other rows."""
+
+    def end(self) -> None:
+        """Note that `tx` has ended, without a commit of its own."""
 
 
 def _without_intervals(model: object) -> ConfigurationError:

@@ -45,10 +45,11 @@ from pynamo_locking._models.writes import check_read_alone
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.async_transaction import as_step
 from pynamo_locking._transactions.begin import current_transaction
-from pynamo_locking._transactions.transaction import (
+from pynamo_locking._transactions.transaction_doors import (
     check_writable,
     idempotency_key_of,
     is_committed,
+    is_over,
     items_of,
 )
 from pynamo_locking._writes.write import locked_by
@@ -593,7 +594,7 @@ class IdempotentCall:
 
     def _leave_in(self, tx: Transaction, error: BaseException | None) -> None:
         if error is not None:
-            if not tx._is_over:  # the caller may catch the error, and commit what it has done besides
+            if not is_over(tx):  # the caller may catch the error, and commit what it has done besides
                 self._before.rollback()
             return
         tx.update(self._row, self._actions_and_expiry())

@@ -31,6 +31,16 @@ from pynamo_locking._transactions.begin import (
 from pynamo_locking._transactions.items import locking
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction_doors import (
+    check_open,
+    check_writable,
+    hold_if_there,
+    is_committed,
+    items_of,
+    options_of,
+    step_of,
+    transaction_of,
+)
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
@@ -98,7 +108,7 @@ class AsyncTransaction:
     @property
     def is_committed(self) -> bool:
         """Whether the transaction is known to be committed."""
-        return self._transaction._is_committed
+        return is_committed(self._transaction)
 
     # Reading
 
@@ -144,7 +154,7 @@ class AsyncTransaction:
     ) -> _T:
         """Read some items, after locking them until the end of the transaction."""
         async with self._line.turn():
-            self._transaction._check_open()
+            check_open(self._transaction)
             for lock in () if wanted is None else self._locks.missing(model, values, wanted):
                 await self._hold_if_there(lock)
             return await self._in_thread(read, is_urgent=False)
@@ -159,7 +169,7 @@ class AsyncTransaction:
 
     @property
     def _locks(self) -> HeldLocks:
-        return self._transaction._items.locks
+        return items_of(self._transaction).locks
 
     @_step(Transaction.query, is_urgent=False)
     def query(self) -> None:
@@ -193,7 +203,7 @@ class AsyncTransaction:
 
     async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
         async with self._line.turn():
-            self._transaction._check_writable()
+            check_writable(self._transaction)
             placed = made()
             for lock in placed.locks() if pessimistic else ():
                 await self._hold(lock)
@@ -242,7 +252,7 @@ class AsyncTransaction:
         """Continue a suspended transaction. See `Transaction.resume`."""
 
     async def __aenter__(self) -> Self:
-        self._transaction._check_open()
+        check_open(self._transaction)
         return self
 
     async def __aexit__(
@@ -289,7 +299,7 @@ class AsyncTransaction:
 
     def _stop_waiting(self) -> None:
         """Wait for no other transaction any more."""
-        deadline = self._transaction._options.deadline
+        deadline = options_of(self._transaction).deadline
         deadline.at = min(deadline.at, runtime.current.monotonic())
 
 
@@ -333,7 +343,7 @@ async def atransaction(
     if outer is not None:
         check_join(options, join=join)
         known = _current.get()
-        yield known if known is not None and known._transaction is outer else AsyncTransaction(outer)
+        yield known if known is not None and transaction_of(known) is outer else AsyncTransaction(outer)
         return
     async with _run_in(Transaction(table, **options)) as begun:
         yield begun
@@ -356,7 +366,7 @@ async def _run_in(begun: Transaction) -> AsyncIterator[AsyncTransaction]:
 async def as_step(work: Callable[[], _T]) -> _T:
     """Return what a step of the transaction that is open in this context returns."""
     async with atransaction(join=True) as tx:
-        return await tx._do(work)
+        return await step_of(tx, work)
 
 
 @overload
@@ -430,7 +440,7 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
             async with _run_in(attempt.begun) as awaited:
                 with suppress(*attempt.excused):
                     for lock in attempt.locks():
-                        await awaited._hold_if_there(lock, share=SHARE_OF_WAIT)
+                        await hold_if_there(awaited, lock, share=SHARE_OF_WAIT)
                 attempt.note_locks()
                 return attempt.checked(await function(awaited))
         except Exception as error:

@@ -24,7 +24,15 @@ from pynamo_locking._models.writes import open_here
 from pynamo_locking._pynamodb import connection_of, key_values_of
 from pynamo_locking._transactions.items import identity_of
 from pynamo_locking._transactions.options import TransactionKeywords
-from pynamo_locking._transactions.transaction import Transaction, items_of, next_attempt
+from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction_doors import (
+    commit_run_of,
+    is_committed,
+    is_over,
+    items_of,
+    next_attempt,
+    options_of,
+)
 from pynamo_locking._writes.write import locked_by
 from pynamo_locking.exceptions import (
     ItemLocked,
@@ -136,7 +144,7 @@ def current_transaction() -> Transaction | None:
     A transaction that is over does not count: a callback of `Transaction.after_commit` can begin a new one.
     """
     found = _current.get()
-    return None if found is None or found._is_over else found
+    return None if found is None or is_over(found) else found
 
 
 @overload
@@ -267,7 +275,7 @@ class RetryLoop:
 
     def locks(self) -> list[Lock[Any]]:
         """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
-        options = self.begun._options
+        options = options_of(self.begun)
         found = [
             type(item).locked(*key_values_of(item), lease=options.lease, owner=options.owner)
             for item in self._contended.values()
@@ -283,14 +291,14 @@ class RetryLoop:
         They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
         """
         is_last = self._number == self._most
-        for item, _ in () if is_last or self.begun._is_over else self._newly_contended():
+        for item, _ in () if is_last or is_over(self.begun) else self._newly_contended():
             if item.row is not None:
                 raise locked_by(item.row, item.row.state(item.stored).entries[0], TransactWriteError)
         return result
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
         """Return what the next attempt has to lock as well."""
-        commit, items = self.begun._commit, items_of(self.begun)
+        commit, items = commit_run_of(self.begun), items_of(self.begun)
         if self._caller_locks():
             return []
         found = [] if commit is None else commit.contended()
@@ -305,12 +313,12 @@ class RetryLoop:
 
     def pause_after(self, error: Exception) -> float | None:
         """Return for how many seconds to pause before the next attempt; None if there is none."""
-        commit, is_first = self.begun._commit, self._number == 1
+        commit, is_first = commit_run_of(self.begun), self._number == 1
         if isinstance(error, OutcomeUnknown) and commit is not None:
             self._doubt = error
         is_worth = isinstance(error, self._worth) or self._is_loss_of_ours(error)
         # An error that a callback or the function raises after the commit must not cause a retry.
-        if self.begun._is_committed or not is_worth:
+        if is_committed(self.begun) or not is_worth:
             return None
         if self._number == self._most:
             gave_up(error, "transactional()", self._most)
@@ -348,11 +356,11 @@ class RetryLoop:
 
     def doubt_with(self, error: Exception) -> OutcomeUnknown | None:
         """Return the error of an earlier attempt that may have been applied, although the last one was not."""
-        return None if self._doubt is error or self.begun._is_committed else self._doubt
+        return None if self._doubt is error or is_committed(self.begun) else self._doubt
 
     def begin_again(self) -> None:
         """Begin the transaction of the next attempt, with the age of the first."""
-        left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
+        left = max(0.0, options_of(self.begun).deadline.at - runtime.current.monotonic())
         self.begun = next_attempt(self.begun, Transaction(**{**self._options, "wait": left}))
         items_of(self.begun).refused = dict(self._refused)
 

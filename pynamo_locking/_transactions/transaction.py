@@ -24,7 +24,7 @@ from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
 from pynamo_locking._pynamodb import refuse_class
-from pynamo_locking._transactions import commit, suspension
+from pynamo_locking._transactions import suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
 from pynamo_locking._transactions.options import (
@@ -757,43 +757,3 @@ class Transaction:
         check_model(model)
         check_scan(model, self._level, at_most)
         return self._items.scan(model, filter_condition, at_most)
-
-
-# The doors for other folders: all that they use of a transaction behind its public methods.
-
-
-def items_of(transaction: Transaction) -> TransactionItems:
-    return transaction._items
-
-
-def idempotency_key_of(transaction: Transaction) -> str | None:
-    return transaction._options.idempotency_key
-
-
-def is_committed(transaction: Transaction) -> bool:
-    return transaction._is_committed
-
-
-def is_done_before(transaction: Transaction, model: type[GuardedMixin]) -> bool:
-    """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
-    if transaction._options.idempotency_key is not None and not transaction._was_done:
-        table = record_table_of(transaction._items.table(model))
-        transaction._was_done = commit.is_done(replace(transaction._options, record_table=table))
-    return transaction._was_done
-
-
-def check_writable(transaction: Transaction) -> None:
-    transaction._check_writable()
-
-
-def count_in_guard(transaction: Transaction, item: TransactionItem) -> None:
-    transaction._count_in_guard(item)
-
-
-def next_attempt(transaction: Transaction, successor: Transaction) -> Transaction:
-    """Give another attempt the age of the first one, so that it is not pre-empted for ever; return it."""
-    options = transaction._options
-    earlier = (*options.earlier, transaction.id)
-    successor._options = replace(successor._options, priority=options.priority, earlier=earlier)
-    successor._items.reader.priority = options.priority
-    return successor
