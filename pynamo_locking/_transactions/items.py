@@ -343,15 +343,16 @@ class TransactionItems:
 
         The transaction relies on them from now on.
         """
-        items = self._find(model, values, locking)
+        items = self.find_all(model, values, locking)
         for item in items:
             if self._relies_on_reads or item.identity in self._checked:
                 item.rely()
         return items
 
-    def _find(
+    def find_all(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
+        """Return the items of some keys as `read_all` does, without relying on them."""
         self.join(model)
         if locking is not None:
             for lock in self.locks.missing(model, values, locking):
@@ -528,7 +529,7 @@ class TransactionItems:
 
     def counter(self, model: type[GuardedMixin], name: str) -> TransactionItem:
         """Return a guard; refuse a row that another program has stored under its name."""
-        [item] = self._find(model, [(name, None)])
+        [item] = self.find_all(model, [(name, None)])
         if item.stored and versions.known_of(model, item.stored).version is None:
             raise foreign_row_error(
                 f"writes cannot be counted in the row {name!r}", model.Meta.table_name, "no version"
@@ -544,7 +545,7 @@ class TransactionItems:
         used = [item for item in self.by_key.values() if item.plan.write is not None or item.is_read]
         if len(used) + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:
-                self._find(table, [(row.name, None) for row in rows if row.table is table])
+                self.find_all(table, [(row.name, None) for row in rows if row.table is table])
         for row in rows:
             key = key_of(row.table, row.name, None)
             identity = ItemKey.of(row.table.Meta.table_name, key)

@@ -296,16 +296,16 @@ class IntentWriter:
     """Writes the intents of one transaction; used by several threads.
 
     It waits for other transactions and holders until `_deadline`, by the monotonic clock, and renews the lease of the
-    record meanwhile. `_is_over` tells whether another intent has failed.
+    record meanwhile. `is_over` tells whether another intent has failed.
     """
 
-    _lease: RecordLease
+    lease: RecordLease
     _deadline: Deadline
-    _is_over: Callable[[], bool]
-    _one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
+    is_over: Callable[[], bool]
+    one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
 
     def resolver(self) -> Resolver:
-        return Resolver(deadline=self._deadline, priority=self._lease.record.priority, pulse=self._lease.renew_if_due)
+        return Resolver(deadline=self._deadline, priority=self.lease.record.priority, pulse=self.lease.renew_if_due)
 
     def write_intents(self, batch: Sequence[IntentWrite]) -> None:
         """Write the intents of up to 25 items of one table, or create placeholders in one native transaction.
@@ -319,7 +319,7 @@ class IntentWriter:
         if len(batch) == 1:
             self.write_intent(batch[0])
             return
-        self._lease.renew_if_due()
+        self.lease.renew_if_due()
         for one in batch:
             one.underway, one.may_stand = one.underway + 1, True
         results = batch_requests.send([Request(one.row.connection, "UpdateItem", one.request()) for one in batch])
@@ -346,7 +346,7 @@ class IntentWriter:
         A late copy, also of a request that was refused, must not create them again after the items were finished and
         deleted. By then the record is decided. Two such requests at once would conflict in the record.
         """
-        send(_IntentWork(self, new, _PendingRecordRow(self._lease.table, self._lease.record.id)))
+        send(_IntentWork(self, new, _PendingRecordRow(self.lease.table, self.lease.record.id)))
         for one in new:
             if not one.intent.is_placeholder:
                 self.write_intent(one)
@@ -402,7 +402,7 @@ class IntentWriter:
         if left <= 0:
             one.is_contended = True
             raise write.locked_by(one.row, state.entries[0], TransactWriteError)
-        self._lease.renew_if_due()
+        self.lease.renew_if_due()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
 
@@ -461,9 +461,9 @@ class _IntentWork(Work):
     @override
     def rows(self, how: Next | None) -> Sequence[RowWrite]:
         self.intents = [row for row in self.intents if not row.is_dropped]
-        if not self.intents or self.writer._is_over():
+        if not self.intents or self.writer.is_over():
             return []
-        self.writer._lease.renew_if_due()
+        self.writer.lease.renew_if_due()
         rows = self.intents if self.pending is None else [self.pending, *self.intents]
         self.token = hashlib.sha256(repr([row.request for row in rows]).encode()).hexdigest()[:32]
         return rows
@@ -476,8 +476,8 @@ class _IntentWork(Work):
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
         if self.pending is None:
             return self._dispatch(rows)
-        with event_stream.scope(), self.writer._one_at_a_time:
-            return {} if self.writer._is_over() else self._dispatch(rows)
+        with event_stream.scope(), self.writer.one_at_a_time:
+            return {} if self.writer.is_over() else self._dispatch(rows)
 
     def _dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
         """Note which copies may still arrive after an abort."""

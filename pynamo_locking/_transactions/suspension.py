@@ -225,7 +225,7 @@ def _model_of(entry: SimpleNamespace) -> tuple[str, str]:
 
 def _found(items: TransactionItems, model: type[GuardedMixin], entries: list[SimpleNamespace]) -> Iterator[_Planned]:
     check_model(model)
-    found = items._find(model, [entry.values for entry in entries])
+    found = items.find_all(model, [entry.values for entry in entries])
     for item, entry in zip(found, entries, strict=True):
         _check(item, entry.known)
         if entry.op is not None:

@@ -86,7 +86,7 @@ RULES: Final = (
         Search(_RESURRECTION, "Together", "NothingLeft", limit=1000),
         Change(
             "_transactions/prepare.py",
-            "        send(_IntentWork(self, new, _PendingRecordRow(self._lease.table, self._lease.record.id)))\n",
+            "        send(_IntentWork(self, new, _PendingRecordRow(self.lease.table, self.lease.record.id)))\n",
             "        for one in new:\n            send(_IntentWork(self, [one]))\n",
         ),
     ),
