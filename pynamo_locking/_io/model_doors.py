@@ -1,7 +1,7 @@
 """What the package asks of its models, whatever their class: the doors to the private names of `_models`.
 
-Lower floors know no class of `_models`, and other folders use no private name of it. So what they ask is here, once
-and with its type.
+Lower floors know no class of `_models`, and other modules use no private name of a model. So what they ask is here,
+once and with its type.
 """
 
 from __future__ import annotations
@@ -102,6 +102,16 @@ def lock_row_of_key(model: Any, key: dict[str, Any]) -> Any:
     return model._row_of_key(key)
 
 
+def lock_row_in(table: Any, key: dict[str, Any], settings: Any, name: str) -> Any:
+    """Return the `LockRow` of a name in a table of locks."""
+    return table._lock_row(key, lock_attribute_of(table), settings, name)
+
+
+def own_lock_row_of(item: Any) -> Any:
+    """Return the `LockRow` of an item: its own, or that of its name."""
+    return item._lock_row_of_item(None)
+
+
 def creates_item(model: Any) -> bool:
     """Tell whether the items of a model are there for locks alone, so that a lock creates its item."""
     return bool(getattr(model, "_lock_creates_item", False))
@@ -118,7 +128,45 @@ def own_keys_of(model: Any) -> OwnKeys:
     return keys
 
 
+def also_stored_of(model: Any) -> frozenset[str]:
+    """Return which attributes rows of ours have besides those that their class declares."""
+    also_stored: frozenset[str] = model._also_stored
+    return also_stored
+
+
 # Its writes
+
+
+def refuse_own_save(model: Any, way: str) -> None:
+    """Refuse a model that overrides `save`, for a way that does not call it."""
+    model._refuse_own_save(way)
+
+
+def call_before_save(item: Any) -> None:
+    """Refuse an item that was read in part, and call its `before_save`."""
+    item._prepare_save()
+
+
+def save_prepared(item: Any, condition: Condition | None, **options: Any) -> dict[str, Any]:
+    """Save an item after `call_before_save`."""
+    data: dict[str, Any] = item._save_prepared(condition, **options)
+    return data
+
+
+def inserted_by(model: Any, tx: Any, new_rows: object) -> Any:
+    """Return the `Placed` insert of new rows into a `Transaction`; `ConfigurationError` without intervals."""
+    return model._inserting(tx, new_rows)
+
+
+def moved_by(row: Any, tx: Any, begin: Any, end: Any) -> Any:
+    """Return the `Placed` move of a row in a `Transaction`; `ConfigurationError` without intervals."""
+    return row._moving(tx, begin, end)
+
+
+def most_actions_of(item: Any) -> int:
+    """Return how many actions a native transaction needs for a write of an item."""
+    actions: int = item._most_actions()
+    return actions
 
 
 def extents_of(item: Any) -> Sequence[LockMode]:
@@ -130,6 +178,11 @@ def extents_of(item: Any) -> Sequence[LockMode]:
 def writer_of(item: Any, extents: Sequence[LockMode] | None = None) -> Any:
     """Return the `Writer` of an item; None if PynamoDB writes it. Locked ranges see the item in its own extents."""
     return item._make_writer(extents)
+
+
+def lone_writer_of(item: Any) -> Any:
+    """Return the `Writer` of a write that is no part of a transaction; refuse an item that is in one."""
+    return item._writer()
 
 
 def kept_condition(item: Any, condition: Condition | None, *arguments: Any, **options: Any) -> Condition | None:

@@ -28,7 +28,7 @@ from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.client import is_sent_again, lock_connection
 from pynamo_locking._io.lock_record import LockRow, state_of
-from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, refuse_apart
+from pynamo_locking._io.model_doors import creates_item, lock_row_in, own_keys_of, refuse_apart
 from pynamo_locking._items import keys
 from pynamo_locking._locks import context
 from pynamo_locking._locks.options import LockTarget, checked_settings
@@ -328,6 +328,12 @@ class PlacedMixin(_Base):
         return replace(target, key=key)
 
     @classmethod
+    def _target_of(cls, hash_key: Any, range_key: Any) -> LockTarget[Self]:
+        if range_key is None and range_name_of(cls) is not None:
+            return cls._range_target(hash_key, cls.lock_settings())
+        return cls._lock_target(hash_key, range_key, cls.lock_settings())
+
+    @classmethod
     def _range_target(cls, hash_key: Any, settings: LockSettings) -> LockTarget[Self]:
         """Return the lock of all items of a hash key; of a `NamedLock`, the lock of the name."""
         if cls._lock_creates_item:
@@ -385,9 +391,7 @@ class PlacedMixin(_Base):
     @classmethod
     def _target_named(cls, name: str, settings: LockSettings, read: Callable[[], Self]) -> LockTarget[Self]:
         table = cls._lock_table()
-        lock = lock_attribute_of(table)
-        assert lock is not None  # noqa: S101 - every NamedLock has one
-        row = table._lock_row(keys.key_of(table, name, None), lock, settings, name)
+        row = lock_row_in(table, keys.key_of(table, name, None), settings, name)
         refuse_apart(cls, table)
         return LockTarget(cls, row, (table, name, None), read)
 
@@ -407,7 +411,7 @@ class PlacedMixin(_Base):
     @classmethod
     def _lock_table(cls) -> type[PlacedMixin]:
         table = getattr(cls.Meta, "lock_table", None)
-        if not (isinstance(table, type) and issubclass(table, PlacedMixin) and table._lock_creates_item):
+        if not (isinstance(table, type) and issubclass(table, PlacedMixin) and creates_item(table)):
             declare = "declare `lock = LockAttribute()`, or name"
             what, how = ("locks of ranges", "name") if cls._lock_attribute() is not None else ("locks", declare)
             raise ConfigurationError(

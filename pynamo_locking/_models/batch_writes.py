@@ -18,7 +18,18 @@ from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.write_outcome import BatchResult
 from pynamo_locking._io import batch_requests, client, protocol, responses, runtime
 from pynamo_locking._io.concurrency import Pool
-from pynamo_locking._io.model_doors import refuse_apart
+from pynamo_locking._io.model_doors import (
+    call_before_save,
+    kept_condition,
+    lock_attribute_of,
+    lock_target_of,
+    lone_writer_of,
+    most_actions_of,
+    own_lock_row_of,
+    refuse_apart,
+    refuse_own_save,
+    save_prepared,
+)
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
@@ -146,7 +157,7 @@ class TransactWrite(PynamoTransactWrite):
         """Check a condition on an item that is not written. See PynamoDB's `TransactWrite.condition_check`."""
         if condition is None:
             raise TypeError("`condition` cannot be None")
-        lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
+        lock = lock_attribute_of(model_cls) if issubclass(model_cls, GuardedMixin) else None
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
         row = None
         self._join(model_cls)
@@ -154,7 +165,7 @@ class TransactWrite(PynamoTransactWrite):
             # A transaction of many items may be committed, and its values not stored yet.
             protocol.merge(kwargs, *fencing.has_no_intent(lock.attr_name))
             kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-            row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
+            row = lock_target_of(model_cls, hash_key, range_key).row
         self._add({"ConditionCheck": kwargs}, row)
 
     def check(self, item: Model) -> None:
@@ -184,7 +195,7 @@ class TransactWrite(PynamoTransactWrite):
             _check_same_copy(written, write)
             return
         self._make_room(key, write)
-        self._assembly.add_check(key, write, None if item._lock_attribute() is None else item._lock_row_of_item(None))
+        self._assembly.add_check(key, write, None if lock_attribute_of(item) is None else own_lock_row_of(item))
 
     @override
     def save(
@@ -199,7 +210,7 @@ class TransactWrite(PynamoTransactWrite):
         prepare_save(model, "TransactWrite.save()")
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
-            condition = model._placement_condition(condition)
+            condition = kept_condition(model, condition)
         if writer is not None:
             write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
             self._add_write(writer, write)
@@ -226,7 +237,7 @@ class TransactWrite(PynamoTransactWrite):
         """Update an item. See PynamoDB's `TransactWrite.update`."""
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
-            condition = model._placement_condition(condition, actions)
+            condition = kept_condition(model, condition, actions)
         if writer is not None:
             self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
             return
@@ -324,7 +335,7 @@ class TransactWrite(PynamoTransactWrite):
 
     def _writer_of(self, model: Model) -> Writer | None:
         self._join(type(model))
-        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        writer = lone_writer_of(model) if isinstance(model, GuardedMixin) else None
         if writer is not None and not self._has_own_token:
             writer.token = str(self._client_request_token)
         return writer
@@ -457,10 +468,10 @@ class _Job(Generic[M]):
     def plan(self) -> BatchedWrite | None:
         """Return it as a statement; None if there is none."""
         if self.operation == "save":
-            self.write = self.item._save_prepared
-            self.item._prepare_save()
+            self.write = partial(save_prepared, self.item)
+            call_before_save(self.item)
         self._check_key()
-        writer = self.item._writer()
+        writer = lone_writer_of(self.item)
         if writer is None:
             return None
         plan = writer.plan_save if self.operation == "save" else writer.plan_delete
@@ -539,7 +550,7 @@ class GuardedBatch(Generic[M]):
         self._check_open()
         check_alone(job.item)
         if self._transactions and job.operation == "save":
-            job.item._refuse_own_save("guarded_batch(transactions=True)")
+            refuse_own_save(job.item, "guarded_batch(transactions=True)")
         if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "
@@ -627,7 +638,7 @@ class GuardedBatch(Generic[M]):
         groups: list[list[int]] = []
         room = bytes_left = 0
         for number, job in enumerate(self._jobs):
-            actions, size = job.item._most_actions(), _size_of(job)
+            actions, size = most_actions_of(job.item), _size_of(job)
             if not groups or room < actions or bytes_left < size:
                 groups.append([])
                 room, bytes_left = MOST_ACTIONS, MOST_BYTES
@@ -651,6 +662,21 @@ class GuardedBatch(Generic[M]):
             self._on_progress(len(self._errors), len(self._jobs))
 
 
+class _GroupTransaction(TransactWrite):
+    """Some writes of a batch, all or none. Each refusal is told as a result, so no warning is needed."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection=connection)
+        self._is_left = True
+
+    def commit_each(self, count: int) -> list[Exception | None]:
+        """Commit; return the error of each write."""
+        error = _failure_of(self._commit)
+        refusals = self._assembly.refusals
+        is_explained = any(refusals) and not isinstance(error, OutcomeUnknown)
+        return refusals if is_explained else [error] * count
+
+
 def _failure_of(act: Callable[[], object]) -> Exception | None:
     try:
         act()
@@ -663,14 +689,10 @@ def _failure_of(act: Callable[[], object]) -> Exception | None:
 
 def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
     """Write all items or none, and return why each was refused."""
-    transaction = TransactWrite(connection=connection_of(jobs[0].item).connection)
-    transaction._is_left = True  # each refusal is told
+    transaction = _GroupTransaction(connection=connection_of(jobs[0].item).connection)
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
-        error = _failure_of(transaction._commit)
-        refusals = transaction._assembly.refusals
-        is_explained = any(refusals) and not isinstance(error, OutcomeUnknown)
-        errors = refusals if is_explained else [error] * len(jobs)
+        errors = transaction.commit_each(len(jobs))
     first = next((error for error in errors if error is not None), None)
     if first is None:
         return errors

@@ -28,6 +28,7 @@ from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io import concurrency, responses, runtime
 from pynamo_locking._io.concurrency import Pause
+from pynamo_locking._io.model_doors import lone_writer_of
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
 from pynamo_locking._locks.lock import handle_of, no_decorator
@@ -422,7 +423,7 @@ class Edit(Generic[G]):
                 f"the key of {item!r:.80} was changed in edit(), which has locked {self._key!r:.80}; nothing was saved."
                 f" An item keeps its key: save a new one, and delete this one."
             )
-        written = item._writer()
+        written = lone_writer_of(item)
         assert written is not None  # noqa: S101 - the lock is held
         try:
             written.save(None, checks_version=True, kind=kind)

@@ -22,7 +22,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import IntentResolution, resolution_of_intent, shows_committed
 from pynamo_locking._io import client, lock_record, responses
 from pynamo_locking._io.batch_requests import get_batch
-from pynamo_locking._io.model_doors import lock_attribute_of
+from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key
 from pynamo_locking._io.stored_rows import Image
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import versions
@@ -260,7 +260,7 @@ class _Seen:
         state = lock_record.state_in(image, lock.attr_name)
         if state.intent is None and not state.unreadable:
             return None
-        row = self.model._row_of_key(self.keys[i])
+        row = lock_row_of_key(self.model, self.keys[i])
         intent = None if row is None else row.state(image).intent
         return None if row is None or intent is None else (row, intent)
 

@@ -23,7 +23,7 @@ from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone
-from pynamo_locking._pynamodb import new_item, range_name_of
+from pynamo_locking._pynamodb import new_item
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
     Conflict,
@@ -672,12 +672,6 @@ class LockableMixin(VersionedMixin):
         Cost: 1 consistent read.
         """
         return inspection.state(cls._target_of(hash_key, range_key).row)
-
-    @classmethod
-    def _target_of(cls, hash_key: Any, range_key: Any) -> LockTarget[Self]:
-        if range_key is None and range_name_of(cls) is not None:
-            return cls._range_target(hash_key, cls.lock_settings())
-        return cls._lock_target(hash_key, range_key, cls.lock_settings())
 
     @classmethod
     def break_lock(cls, hash_key: Any, range_key: Any = None, *, ticket: int) -> bool:

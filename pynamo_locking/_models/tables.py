@@ -14,7 +14,7 @@ from pynamo_locking._core.dynamodb import TABLE_EXISTS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import GUARD_PREFIX, OwnKeys
 from pynamo_locking._io import client, lock_record, responses, runtime, transaction_record
-from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import also_stored_of, lock_attribute_of, own_keys_of
 from pynamo_locking._io.responses import has_foreign
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
@@ -118,7 +118,7 @@ def indexed(model: Any, description: Mapping[str, Any]) -> list[str]:
     """Return the attributes of our rows in a table of others that are keys of its indexes."""
     if not is_shared(model):
         return []
-    ours = {each.attr_name for each in model.get_attributes().values()} | model._also_stored
+    ours = {each.attr_name for each in model.get_attributes().values()} | also_stored_of(model)
     return sorted(
         {each["AttributeName"] for each in description["AttributeDefinitions"]} & ours - {*own_keys_of(model).begins}
     )

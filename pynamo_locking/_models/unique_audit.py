@@ -13,7 +13,7 @@ from pynamodb.pagination import PageIterator
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import protocol, runtime
 from pynamo_locking._io.batch_requests import transact_get
-from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io.model_doors import lock_row_of_key, own_keys_of
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions as conditions_module
@@ -169,8 +169,11 @@ class _Audit:
             intents = [
                 (place, intent)
                 for place, image in [
-                    (self._table._row_of_key(row_key), row),
-                    *((self._model._row_of_key(key), image) for key, image in zip(keys.values(), images, strict=True)),
+                    (lock_row_of_key(self._table, row_key), row),
+                    *(
+                        (lock_row_of_key(self._model, key), image)
+                        for key, image in zip(keys.values(), images, strict=True)
+                    ),
                 ]
                 if place is not None and (intent := place.state(image).intent) is not None
             ]
@@ -230,7 +233,7 @@ class _Audit:
 
     def _unchanged(self, key: Image, image: Image | None) -> RowWrite:
         """Return the check that an item has the values that were seen."""
-        names, row = [hash_attribute_of(self._model).attr_name, *self._watched], self._model._row_of_key(key)
+        names, row = [hash_attribute_of(self._model).attr_name, *self._watched], lock_row_of_key(self._model, key)
         conditions = [
             Place(name).does_not_exist() if image is None or name not in image else Place(name) == Stored(image[name])
             for name in names

@@ -15,7 +15,15 @@ from typing_extensions import Self, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._io import client, concurrency
-from pynamo_locking._io.model_doors import creates_item, endpoint_of, lock_attribute_of
+from pynamo_locking._io.model_doors import (
+    call_before_save,
+    creates_item,
+    endpoint_of,
+    inserted_by,
+    lock_attribute_of,
+    moved_by,
+    refuse_own_save,
+)
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
 from pynamo_locking._locks import context
@@ -97,8 +105,8 @@ _M = TypeVar("_M", bound="GuardedMixin")
 def prepare_save(item: object, way: str) -> None:
     """Do what `save` does first, for a way that does not call it; refuse a model that overrides `save`."""
     if isinstance(item, GuardedMixin):
-        item._refuse_own_save(way)
-        item._prepare_save()
+        refuse_own_save(item, way)
+        call_before_save(item)
 
 
 class _Unguarded(BatchWrite[_M]):
@@ -150,14 +158,16 @@ def inserted(tx: Any, model: Any, new_rows: object) -> Placed:
     """Return the insert of new rows into a `Transaction`, a new one unless given."""
     if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
         raise _without_intervals(model)
-    return model._inserting(tx, new_rows)
+    placed: Placed = inserted_by(model, tx, new_rows)
+    return placed
 
 
 def moved(tx: Any, row: Any, begin: Any, end: Any) -> Placed:
     """Return the move of a row in a `Transaction`, a new one unless given."""
     if not isinstance(row, GuardedMixin):
         raise _without_intervals(row)
-    return row._moving(tx, begin, end)
+    placed: Placed = moved_by(row, tx, begin, end)
+    return placed
 
 
 class GuardedMixin(ReadingMixin):

@@ -10,7 +10,7 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
-from tests.support.versioned_models import FAILED, STOCK, connection_of, document, saved, stale
+from tests.support.versioned_models import FAILED, STOCK, VERSIONED, connection_of, document, saved, stale, versioned
 from tests.support.wire import count_requests
 from tests.support.workers import Beside, Locks, Plain
 
@@ -121,6 +121,16 @@ def test_ours_transaction_says_that_it_is_used_up(ours, is_refused):
             transaction.save(ours("b"))
     assert requests.total == 0
     assert ours.get("a").version == 1
+
+
+def test_ours_checks_an_item_whose_model_cannot_lock_it(engine):
+    """A lock attribute alone, as of a model that reads what another model locks."""
+    doc = engine.bind(versioned("Doc", VERSIONED, lock=True))
+    saved(doc)
+    with TransactWrite(connection=connection_of(doc)) as transaction:
+        transaction.condition_check(doc, "a", condition=doc.version == 1)
+        transaction.save(doc("b"))
+    assert doc.get("b").version == 1
 
 
 ORDERS = [("update", "save", "delete", "check"), ("check", "save", "delete", "update")]
