@@ -19,15 +19,8 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.row_keys import turn_name
 from pynamo_locking._intervals.guards import StagedInserts, guards_of
-from pynamo_locking._intervals.intervals import Span, enclosing
-from pynamo_locking._intervals.placings import (
-    Move,
-    Placing,
-    by_guard,
-    forget_unsure,
-    note_unsure,
-    restoring,
-)
+from pynamo_locking._intervals.intervals import enclosing
+from pynamo_locking._intervals.placings import Move, Placing, by_guard, forget_unsure, note_unsure, restoring
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import enforcement_of, lock_attribute_of
@@ -139,23 +132,29 @@ class DisjointWrite(Attempts):
     def _attempt(self) -> None:
         written: dict[Placing, TransactionItem] = {}
         try:
+            # The guards first: whoever changes a row after that changes a guard, and this attempt is refused.
             work = [
                 StagedInserts(self._interval, self.begun, self._guard(name), group, self._error)
                 for name, group in self._groups.items()
             ]
+            # Do the guards explain why the last attempt was refused? If not, no further attempt would help.
             self._check_again(work)
             self._work = work
+            # Refuse rows that overlap others before any row is changed.
             for staging in work:
                 staging.check_room()
             for staging in work:
                 written |= staging.stage()
+            # Nothing is left to write if an earlier call, whose outcome was unknown, has stored all rows.
             if written:
                 self.begun.commit()
         except BaseException as error:
-            self.begun.rollback()  # first, while the rows are as it knows them
+            # The rows become as they were before the call; the transaction ends first, since it marks what they show.
+            self.begun.rollback()
             for restore in self._restores:
                 restore()
-            if not isinstance(error, (Conflict, OverlapError)):  # nor is it known after an interrupt
+            # After anything else, an interrupt too, the rows may be stored: the next call finds out.
+            if not isinstance(error, (Conflict, OverlapError)):
                 note_unsure(written)
             raise
         for placing in self._placings:
@@ -265,20 +264,15 @@ class Turn:
 
 def _range_locks(interval: IntervalAttributes, placings: Sequence[Placing]) -> list[Lock[Any]]:
     """Return one range lock for each hash key, which spans all of its new rows."""
-    model = interval.model
+    model, locks = interval.model, list[Any]()
     if not issubclass(model, LockableMixin):
         raise ConfigurationError(f"{model.__name__} has no locks for pessimistic=True: derive it from LockableModel.")
-    groups = by_guard(placings).values()
-    return [model.locked_range(group[0].hash_key, *_locked_span(interval, group).values) for group in groups]
-
-
-def _locked_span(interval: IntervalAttributes, group: Sequence[Placing]) -> Span:
-    """Return what spans all new intervals; with enforced ranges also those that the rows leave."""
-    spans = [placing.span for placing in group]
-    if enforcement_of(interval.model) is not None:
-        moved = [placing.row for placing in group if isinstance(placing, Move)]
-        spans += [interval.span(*interval.ends_of(row)) for row in moved]
-    return enclosing(spans)
+    for group in by_guard(placings).values():
+        spans = [placing.span for placing in group]
+        if enforcement_of(model) is not None:  # the intervals that rows leave are checked too
+            spans += [interval.span(*interval.ends_of(each.row)) for each in group if isinstance(each, Move)]
+        locks.append(model.locked_range(group[0].hash_key, *enclosing(spans).values))
+    return locks
 
 
 @dataclass(frozen=True)

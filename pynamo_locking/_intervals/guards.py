@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.constants import LIST
@@ -94,38 +94,34 @@ def guards_of(interval: IntervalAttributes) -> type[GuardRow]:
     return model
 
 
-@dataclass(frozen=True)
-class Touched:
+class Touched(NamedTuple):
     """A row that a transaction has written, perhaps not settled yet.
 
     `ends` are begin and end as they are stored, or only the range key if the row was removed.
     """
 
-    hash_key: Image
+    key: Image
     ends: tuple[dict[str, Any], ...]
-
-    def key(self, interval: IntervalAttributes) -> Image:
-        return self.hash_key | {interval.key_name: self.ends[0 if interval.is_by_begin else -1]}
 
     def overlaps(self, interval: IntervalAttributes, span: Span) -> bool:
         its = interval.span_in(dict(zip(interval.stored, self.ends, strict=True))) if len(self.ends) > 1 else None
         return its is not None and its.overlaps(span)
 
 
-def touched_in(guard: GuardRow, hash_key: Image) -> list[Touched]:
+def touched_in(guard: GuardRow, interval: IntervalAttributes, hash_key: Image) -> list[Touched]:
     """Return the rows that a guard names; `CorruptRow` if it is broken."""
+
+    def parsed(touched: Mapping[str, Any]) -> list[Touched]:
+        found = [tuple(each["L"]) for each in touched["L"]]
+        values = [value for ends in found for end in ends for value in end.values()]
+        if not all(found) or not all(isinstance(value, (str, bytes, bool)) for value in values):
+            raise ValueError(found)
+        place = 0 if interval.is_by_begin else -1
+        return [Touched(hash_key | {interval.key_name: ends[place]}, ends) for ends in found]
+
     table, name = guard.Meta.table_name, guard.name
     what, key = f"the guard {brief(name)} in {table!r}", own_keys_of(guard).of(name)
-    stored = {"touched": {LIST: guard.touched or []}}
-    return StoredRow(what, table, key, ADVICE).read(stored, "touched", lambda touched: _touched(touched, hash_key))
-
-
-def _touched(touched: Mapping[str, Any], hash_key: Image) -> list[Touched]:
-    found = [Touched(hash_key, tuple(each["L"])) for each in touched["L"]]
-    values = [value for each in found for end in each.ends for value in end.values()]
-    if not all(each.ends for each in found) or not all(isinstance(value, (str, bytes, bool)) for value in values):
-        raise ValueError(found)
-    return found
+    return StoredRow(what, table, key, ADVICE).read({"touched": {LIST: guard.touched or []}}, "touched", parsed)
 
 
 def note_touched(guard: GuardRow, touched: Sequence[Touched]) -> None:
@@ -200,11 +196,11 @@ class StagedInserts:
     def check_room(self) -> None:
         """Find out which rows must still be written; refuse rows that overlap others."""
         guard: Any = self.guard.instance
-        named = touched_in(guard, self._hash_key)
-        ours = [each for each in named if self._is_ours(each.key(self._interval))]
-        touched = [each for each in named if not self._is_ours(each.key(self._interval))]
+        named = touched_in(guard, self._interval, self._hash_key)
+        ours = [each for each in named if self._is_ours(each.key)]
+        touched = [each for each in named if not self._is_ours(each.key)]
         in_the_way = any(
-            each.overlaps(self._interval, placing.span) and each.key(self._interval) != placing.stored_at
+            each.overlaps(self._interval, placing.span) and each.key != placing.stored_at
             for each in touched
             for placing in self._group
         )
@@ -212,12 +208,12 @@ class StagedInserts:
         if in_the_way or is_unsure or len(touched) > MOST_TOUCHED:
             touched = self._settle(touched)
         found = self._search()
-        keys = [each.key(self._interval) for each in touched]
-        if any(self._interval.key_in(image) in keys for image, _ in found):  # the row may have moved away already
+        named_keys = [each.key for each in touched]
+        if any(self._interval.key_in(image) in named_keys for image, _ in found):  # it may have moved away already
             touched = self._settle(touched)
             found = self._search()
         self._touched = touched + ours
-        left = [self._left_of(placing, self._stored(placing, found)) for placing in self._group]
+        left = [self._left_of(placing, found) for placing in self._group]
         self._group = [now or placing for placing, now in zip(self._group, left, strict=True)]
         self._left = [placing for placing in left if placing is not None]
         leaving = [placing.stored_at for placing in self._left]
@@ -237,9 +233,9 @@ class StagedInserts:
         self._delete_expired()
         removed = [item.key for item in self._written() if item.is_deleted]
         removed += [key for identity, key in items_of(self._tx).gone.items() if identity in self._ours]
-        touched = self._touched + [Touched(self._hash_key, (key[self._interval.key_name],)) for key in removed]
-        touched += [Touched(self._hash_key, self._interval.ends(placing.span)) for placing in self._left]
-        newest = {repr(each.key(self._interval)): each for each in touched}  # the last write of each row counts
+        touched = self._touched + [Touched(key, (key[self._interval.key_name],)) for key in removed]
+        touched += [Touched(placing.key, self._interval.ends(placing.span)) for placing in self._left]
+        newest = {self._identity(each.key): each for each in touched}  # the last write of each row counts
         guard: Any = self.guard.instance
         note_touched(guard, list(newest.values()))
         self.guard.save(None, checks=True)
@@ -271,7 +267,7 @@ class StagedInserts:
             self.has_cleared = True
 
     def _settle(self, touched: list[Touched]) -> list[Touched]:
-        settle(self._interval.model, [each.key(self._interval) for each in touched])
+        settle(self._interval.model, [each.key for each in touched])
         return []
 
     def _search(self) -> list[tuple[Image, Span]]:
@@ -291,19 +287,16 @@ class StagedInserts:
                 found.append((image, its))
         return found
 
-    def _stored(self, placing: Placing, found: list[tuple[Image, Span]]) -> Image | None:
-        """Return the row stored at the key of a new one if an earlier call may have stored it; first as just found."""
-        if not unsure_of(placing.row):
-            return None
-        images = (image for image, _ in found if self._interval.key_in(image) == placing.key)
-        return next(images, None) or items_of(self._tx).reader.read(type(placing.row), placing.key)
+    def _left_of(self, placing: Placing, found: list[tuple[Image, Span]]) -> Placing | None:
+        """Return what is left to write; None if an earlier call, whose outcome was unknown, has stored the row already.
 
-    def _left_of(self, placing: Placing, image: Image | None) -> Placing | None:
-        """Return what is left to write, given the row stored there; None if an earlier call has stored it already.
-
-        The outcome of that call was unknown. If it stored other values, the instance becomes a copy of the stored item.
+        If that call has stored other values, the instance becomes a copy of the stored item.
         """
         row, model = placing.row, type(placing.row)
+        if not unsure_of(row):
+            return placing
+        images = (image for image, _ in found if self._interval.key_in(image) == placing.key)
+        image = next(images, None) or items_of(self._tx).reader.read(model, placing.key)  # first as just found
         if image is None or is_expired(model, image):
             return placing
         stored = versions.known_of(model, image)

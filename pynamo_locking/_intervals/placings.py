@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
+from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import guard_name
@@ -95,14 +96,20 @@ class Save(Placing):
     """Stores all values of the instance, which is stored already or not."""
 
     kind = "save"
-    follows = ("save",)
+    follows: ClassVar[tuple[str, ...]] = ("save",)
 
-    condition: Condition | None
-    checks: bool
+    condition: Condition | None = None
+    checks: bool = True
 
+    @override
     def digest(self) -> str:
-        return _digest_of_values(self, self.condition)
+        """Return a digest of the row with its new interval, without its version and lock, and of the condition."""
+        values = self.row.serialize(null_check=False) | self.interval.stored_ends(self.span)
+        version, lock = versions.shape_of(type(self.row)).attribute, lock_attribute_of(self.row)
+        besides = {attribute.attr_name for attribute in (version, lock) if attribute is not None}
+        return _digest([values[name] for name in sorted(values) if name not in besides], sorted(values), self.condition)
 
+    @override
     def write(self, tx: Transaction) -> TransactionItem:
         item = self._item_in(tx, replaces=True)
         item.save(self.condition, checks=self.checks)
@@ -111,23 +118,18 @@ class Save(Placing):
         return item
 
 
-@dataclass(frozen=True, eq=False)
-class Move(Placing):
+class Move(Save):
     """Stores all values of a stored row with another interval, which the instance shows only from the write on."""
 
     kind = "move"
     follows = ("save", "move")
 
-    def digest(self) -> str:
-        return _digest_of_values(self)
-
+    @override
     def write(self, tx: Transaction) -> TransactionItem:
         if self.key != self.stored_at:
             _delete_stored(tx, self.row)
         self.interval.show(self.row, self.span.values)
-        item = self._item_in(tx, replaces=True)
-        item.save(None, checks=True)
-        return item
+        return super().write(tx)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +143,11 @@ class Update(Placing):
     condition: Condition | None
     checks: bool
 
+    @override
     def digest(self) -> str:
         return _digest(self.kind, self.actions, self.condition)
 
+    @override
     def write(self, tx: Transaction) -> TransactionItem:
         item = self._item_in(tx, replaces=False)
         item.update(self.actions, self.condition, checks=self.checks)
@@ -152,15 +156,6 @@ class Update(Placing):
         else:
             item.rely()
         return item
-
-
-def _digest_of_values(placing: Placing, condition: Condition | None = None) -> str:
-    """Return a digest of the row as stored with its new interval, without its version and lock."""
-    row, interval = placing.row, placing.interval
-    values = row.serialize(null_check=False) | interval.stored_ends(placing.span)
-    version, lock = versions.shape_of(type(row)).attribute, lock_attribute_of(row)
-    besides = {attribute.attr_name for attribute in (version, lock) if attribute is not None}
-    return _digest([values[name] for name in sorted(values) if name not in besides], sorted(values), condition)
 
 
 def _digest(*parts: object) -> str:

@@ -41,7 +41,7 @@ INTERVALS: Final = (
     bug(
         "touched items not settled: What the guard names is taken to be in its place.",
         _DISJOINT,
-        Change(_STAGED, "settle(self._interval.model, [each.key(self._interval) for each in touched])", "pass"),
+        Change(_STAGED, "settle(self._interval.model, [each.key for each in touched])", "pass"),
         Change(_STAGED, "MOST_TOUCHED: Final = 8", "MOST_TOUCHED: Final = 0"),
     ),
     bug(
