@@ -149,8 +149,7 @@ class DisjointWrite(Attempts):
             if written:
                 self.begun.commit()
         except BaseException as error:
-            # The rows become as they were before the call; the transaction ends first, since it marks what they show.
-            self.begun.rollback()
+            # The rows become as they were before the call.
             for restore in self._restores:
                 restore()
             # After anything else, an interrupt too, the rows may be stored: the next call finds out.
