@@ -743,7 +743,7 @@ ROWS: Final = (
     ),
     (
         "an expired row counts as what an earlier call has stored",
-        "_intervals/disjoint_writes.py",
+        "_intervals/guards.py",
         "if image is None or is_expired(model, image):",
         "if image is None:",
         "integration/intervals/test_doubts.py::test_a_row_in_doubt_that_has_expired_is_stored_anew",
@@ -751,22 +751,22 @@ ROWS: Final = (
     (
         "an item that is locked is tried again",
         "_intervals/disjoint_writes.py",
-        "self._is_over or isinstance(error, ItemLocked)",
-        "self._is_over",
+        "error is self._refused or isinstance(error, ItemLocked)",
+        "error is self._refused",
         "integration/intervals/test_races.py::test_a_locked_row_is_no_reason_to_try_again",
     ),
     (
         "an expired row that TTL deletes first ends an insert",
-        "_intervals/disjoint_writes.py",
+        "_intervals/guards.py",
         "            self.has_cleared = True",
         "            self.has_cleared = False",
         "integration/intervals/test_races.py::test_an_expired_row_that_ttl_deletes_first_is_no_reason_to_give_up",
     ),
     (
         "an earlier doubt is forgotten for another one",
-        "_intervals/disjoint_writes.py",
-        "UnknownPlacements((*unsure_of(placing.row), placing.unsure))",
-        "UnknownPlacements((placing.unsure,))",
+        "_intervals/placings.py",
+        "UnknownPlacements((*unsure_of(placing.row), unknown))",
+        "UnknownPlacements((unknown,))",
         "integration/intervals/test_doubts.py::test_a_doubt_is_not_forgotten_for_another_one",
     ),
     (

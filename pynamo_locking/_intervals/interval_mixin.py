@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
 from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput, LockingError
-from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._intervals.disjoint_writes import (
-    MOVE,
-    Disjoint,
-    Placing,
-    Staged,
-    Turn,
-    by_guard,
-    check_together,
-    ends_in,
-    literal_end,
-    moving,
-    overlap,
-    saving,
-    unsure_of,
-    updating,
-)
-from pynamo_locking._intervals.intervals import IntervalAttributes, Span, enclosing, interval_attributes_of
-from pynamo_locking._intervals.queries import IntervalQueries, value_of
-from pynamo_locking._io import concurrency, runtime
+from pynamo_locking._intervals.disjoint_writes import DisjointWrite, Staged
+from pynamo_locking._intervals.guards import overlap
+from pynamo_locking._intervals.intervals import IntervalAttributes, Span, interval_attributes_of
+from pynamo_locking._intervals.placings import ends_in, moving, overlapping_pair, saving, unsure_of, updating
+from pynamo_locking._intervals.queries import IntervalQueries
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._models.awaited import awaited_write
-from pynamo_locking._models.mixins import LockableMixin, VersionedMixin
-from pynamo_locking._models.writes import check_alone, prepare_save
+from pynamo_locking._models.mixins import VersionedMixin
+from pynamo_locking._models.writes import prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking._transactions.transaction_doors import items_of
@@ -45,13 +30,11 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.lease import Duration
     from pynamo_locking._core.lock_modes import LockMode
-    from pynamo_locking._models.writes import Placed
+    from pynamo_locking._intervals.placings import Save
+    from pynamo_locking._models.writes import GuardedMixin, Placed
     from pynamo_locking._writes.writer import Writer
-
-
-#: How long to retry, in seconds.
-_WAIT_S: Final = 10.0
 
 
 _M = TypeVar("_M", bound="IntervalMixin")
@@ -109,28 +92,15 @@ class Intervals(IntervalQueries[_M]):
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
         refusals, 2 writes more for each hash key.
         """
-        self._place(self._placings(new_rows), pessimistic=pessimistic, wait=wait)
+        placings = _new_placings(self._interval, new_rows)
+        DisjointWrite(self._interval, placings, pessimistic=pessimistic, wait=wait).run()
 
     async def ainsert_disjoint(
         self, new_rows: Sequence[_M], *, pessimistic: bool = False, wait: Duration | None = None
     ) -> None:
         """Store new rows, awaited. See `insert_disjoint`. A task that waits for range locks occupies no thread."""
-        await self._aplace(self._placings(new_rows), pessimistic=pessimistic, wait=wait)
-
-    def _placings(self, new_rows: object) -> list[Placing]:
-        interval, rows = self._interval, self._new(new_rows)
-        for row in rows:
-            prepare_save(row, "insert_disjoint()")
-        placings = [saving(interval, row) for row in rows]
-        pair = check_together(placings)
-        if pair is not None:
-            other = pair[1]
-            found = [(other.row.serialize(null_check=False), other.span)]
-            raise overlap(interval, pair[0], found, TransactWriteError, is_same_call=True)
-        return placings
-
-    def _staged(self, tx: Any, placings: list[Placing]) -> Staged:
-        return Staged(tx or Transaction(), self._interval, placings, lambda: self._range_locks(placings))
+        placings = _new_placings(self._interval, new_rows)
+        await DisjointWrite(self._interval, placings, pessimistic=pessimistic, wait=wait).arun()
 
     def move(self, row: _M, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
         """Give a stored row another interval, if no other row overlaps it.
@@ -154,33 +124,15 @@ class Intervals(IntervalQueries[_M]):
 
         Cost: 1 read, 1 query, 1 transaction, as `insert_disjoint`.
         """
-        self._check_stored(row, "move")
-        self._place([self._moved(row, begin, end)], pessimistic=pessimistic, wait=wait)
+        _check_stored(self._interval, row, "move")
+        DisjointWrite(self._interval, [moving(row, begin, end)], pessimistic=pessimistic, wait=wait).run()
 
     async def amove(
         self, row: _M, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None
     ) -> None:
         """Give a stored row another interval, awaited. See `move`, and `ainsert_disjoint`."""
-        self._check_stored(row, "move")
-        await self._aplace([self._moved(row, begin, end)], pessimistic=pessimistic, wait=wait)
-
-    def _moved(self, row: _M, begin: Any, end: Any) -> Placing:
-        interval = interval_attributes_of(type(row))
-        placing = moving(interval, row, begin, end)
-        before = [getattr(row, name) for name in interval.names]
-        try:
-            _show(row, interval, (begin, end))
-            prepare_save(row, "move()")
-        finally:
-            _show(row, interval, before)
-        held: Any = getattr(row._make_writer(), "held", None)
-        if held is not None and held.item.edits and placing.key != placing.old_key:
-            raise ConfigurationError(
-                f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
-                f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
-                f"the block."
-            )
-        return placing
+        _check_stored(self._interval, row, "move")
+        await DisjointWrite(self._interval, [moving(row, begin, end)], pessimistic=pessimistic, wait=wait).arun()
 
     def close_at(self, row: _M, at: Any) -> None:
         """End a stored row earlier, such as one with an open end. No other row can be in the way.
@@ -199,8 +151,8 @@ class Intervals(IntervalQueries[_M]):
         Cost: 1 write.
         """
         interval = self._interval
-        self._check_stored(row, "close_at")
-        present = interval.span(*(getattr(row, name) for name in interval.names))
+        _check_stored(interval, row, "close_at")
+        present = interval.span(*interval.ends_of(row))
         edge = interval.edge(at, interval.other)
         if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
             raise InvalidInput(
@@ -212,96 +164,6 @@ class Intervals(IntervalQueries[_M]):
     @awaited_write(close_at)
     def aclose_at(self) -> None:
         """End a stored row earlier, awaited. See `close_at`."""
-
-    def _new(self, new_rows: object) -> list[_M]:
-        """Return the rows to store; refuse an empty list, and rows that are stored or of another model."""
-        given = [*new_rows] if isinstance(new_rows, Iterable) else list[Any]()
-        if not given:
-            raise ConfigurationError(
-                f"insert_disjoint() needs a list of at least one {self._model.__name__}, not {new_rows!r}."
-            )
-        for row in given:
-            if not isinstance(row, self._model):
-                raise ConfigurationError(
-                    f"insert_disjoint() of {self._model.__name__} stores rows of that model, not {row!r}."
-                )
-            if versions.known_state(row).version is not None:
-                raise ConfigurationError(
-                    f"this {self._model.__name__} is stored already, in version {versions.known_state(row).version}: "
-                    f"save() it, or move() it."
-                )
-            _refuse_without_version(row)
-            self._check_same_table(row, "insert_disjoint")
-        return given
-
-    def _check_stored(self, row: _M, method: str) -> None:
-        """Refuse anything but an instance that was loaded from, or saved to, the table of this model."""
-        if isinstance(row, self._model) and method == "move":  # which saves the row with all of its values
-            versions.check_whole(row)
-        if isinstance(row, self._model):
-            _refuse_without_version(row)
-        if not isinstance(row, self._model) or versions.known_state(row).version is None:
-            raise ConfigurationError(
-                f"{method}() needs a stored {self._model.__name__}, not {row!r}: see insert_disjoint()."
-            )
-        self._check_same_table(row, method)
-
-    def _check_same_table(self, row: _M, method: str) -> None:
-        """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
-        model = type(row)
-        if model is not self._model and _storage_of(model) != _storage_of(self._model):
-            raise ConfigurationError(
-                f"{model.__name__} is not stored where {self._model.__name__} looks for rows (another table, or "
-                f"another Meta.interval): call {model.__name__}.intervals.{method}(...)."
-            )
-
-    def _place(
-        self, placings: list[Placing], error: type[PynamoDBException] = TransactWriteError, **options: Any
-    ) -> None:
-        work, turn = self._placing_work(placings, error, **options)
-        with turn:
-            work.run()
-
-    async def _aplace(self, placings: list[Placing], **options: Any) -> None:
-        """As `_place`, but wait for the locks in the task: their holders need the threads."""
-        work, turn = self._placing_work(placings, TransactWriteError, **options)
-        async with turn:
-            await concurrency.to_the_end(work.run)
-
-    def _placing_work(
-        self,
-        placings: list[Placing],
-        error: type[PynamoDBException],
-        *,
-        pessimistic: bool = False,
-        wait: Duration | None = None,
-    ) -> tuple[Disjoint, Turn]:
-        """Return what stores the rows, and the locks to hold meanwhile, if the caller wants any."""
-        for placing in placings:
-            check_alone(placing.row)
-        deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
-        work = Disjoint(self._interval, placings, deadline, error, is_locked=pessimistic)
-        locks = self._range_locks(placings) if pessimistic else []
-        return work, Turn(locks, max(0.0, deadline - runtime.current.monotonic()))
-
-    def _range_locks(self, placings: list[Placing]) -> list[Any]:
-        """Return one range lock for each hash key, which spans all of its new rows."""
-        if not issubclass(self._model, LockableMixin):
-            raise ConfigurationError(
-                f"{self._model.__name__} has no locks for pessimistic=True: derive it from LockableModel."
-            )
-        groups = [(group[0].hash_key, self._locked_span(group)) for group in by_guard(placings).values()]
-        return [
-            self._model.locked_range(hash_key, value_of(span.lower), value_of(span.upper)) for hash_key, span in groups
-        ]
-
-    def _locked_span(self, group: list[Placing]) -> Span:
-        """Return what spans all new intervals; with enforced ranges also those that the rows leave."""
-        interval, spans = self._interval, [placing.span for placing in group]
-        if self._model._enforces() is None:
-            return enclosing(spans)
-        moved = [placing.row for placing in group if placing.kind == MOVE]
-        return enclosing([*spans, *(interval.span(*(getattr(row, name) for name in interval.names)) for row in moved)])
 
 
 class _IntervalsOf:
@@ -359,15 +221,15 @@ class IntervalMixin(VersionedMixin):
     @override
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:
-        its = Intervals(cls)
-        return its._staged(tx, its._placings(new_rows))
+        interval = interval_attributes_of(cls)
+        return Staged(tx or Transaction(), interval, _new_placings(interval, new_rows))
 
     @override
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
-        its, planned = Intervals(type(self)), None if tx is None else items_of(tx).written(self)
+        interval, planned = interval_attributes_of(type(self)), None if tx is None else items_of(tx).written(self)
         if planned is None or planned.is_deleted:
-            its._check_stored(self, "move")
-        return its._staged(tx, [its._moved(self, begin, end)])
+            _check_stored(interval, self, "move")
+        return Staged(tx or Transaction(), interval, [moving(self, begin, end)])
 
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
@@ -395,11 +257,9 @@ class IntervalMixin(VersionedMixin):
             self._prepare_save()
             _refuse_without_version(self)
         with _errors_of_a_single_write(PutError):
-            placing = saving(interval, self, condition, checks=add_version_condition)
-            its = None if stored is None else interval.span_in(stored[1])
-            if its is not None:
-                placing.extents.append(interval.extent(its))
-            Intervals(type(self))._place([placing], PutError)
+            was = None if stored is None else interval.span_in(stored[1])
+            placing = saving(interval, self, condition, checks=add_version_condition, was=was)
+            DisjointWrite(interval, [placing], PutError).run()
         return {}
 
     @override
@@ -427,10 +287,9 @@ class IntervalMixin(VersionedMixin):
             condition = conditions.both(condition, interval.is_stored())
         if not ends:
             return super().update(actions, condition, add_version_condition=add_version_condition)
-        end = literal_end(interval, ends)
-        placing = updating(interval, self, end, actions, condition, checks=add_version_condition)
+        placing = updating(interval, self, actions, condition, checks=add_version_condition)
         with _errors_of_a_single_write(UpdateError):
-            Intervals(type(self))._place([placing], UpdateError)
+            DisjointWrite(interval, [placing], UpdateError).run()
         return {"Attributes": self.serialize()}
 
     def _is_elsewhere(self, interval: IntervalAttributes, refused: Conflict) -> bool:
@@ -440,7 +299,7 @@ class IntervalMixin(VersionedMixin):
         if refused.stored is None:
             return True
         its = interval.span_in(refused.stored[1])
-        return its != interval.span(*(getattr(self, name) for name in interval.names))
+        return its != interval.span(*interval.ends_of(self))
 
     def _same_interval(self) -> Condition:
         """Return the condition that the stored row has the end of this instance; the key ensures the begin."""
@@ -478,7 +337,7 @@ class IntervalMixin(VersionedMixin):
             )
         if not (planned.plan.is_checked and isinstance(planned.plan.after, dict)):
             return False
-        mine = interval.span(*(getattr(self, name) for name in interval.names))
+        mine = interval.span(*interval.ends_of(self))
         if actions is None and mine != interval.span_in(planned.plan.after):
             raise ConfigurationError(f"the transaction gives this {this} another interval already: use its move().")
         return True
@@ -487,7 +346,7 @@ class IntervalMixin(VersionedMixin):
     def _extents(self) -> tuple[LockMode, ...]:
         """Return the interval, if all writes are checked, and the instance shows one: it may lack its end."""
         interval, of_key = interval_attributes_of(type(self)), super()._extents()
-        ends = [getattr(self, name) for name in interval.names]
+        ends = interval.ends_of(self)
         if self._enforces() is None or (None in ends and versions.known_state(self).version is None):
             return of_key
         span = Span(*(interval.edge(value, name) for value, name in zip(ends, interval.names, strict=True)))
@@ -501,7 +360,45 @@ class IntervalMixin(VersionedMixin):
         return writer
 
 
-def _refuse_without_version(row: IntervalMixin) -> None:
+def _new_placings(interval: IntervalAttributes, new_rows: object) -> list[Save]:
+    """Return the placings of new rows; refuse rows that are stored, of another model, or that overlap each other."""
+    model, rows = interval.model, [*new_rows] if isinstance(new_rows, Iterable) else list[Any]()
+    if not rows:
+        raise ConfigurationError(f"insert_disjoint() needs a list of at least one {model.__name__}, not {new_rows!r}.")
+    for row in rows:
+        if not isinstance(row, model):
+            raise ConfigurationError(f"insert_disjoint() of {model.__name__} stores rows of that model, not {row!r}.")
+        if versions.known_state(row).version is not None:
+            raise ConfigurationError(
+                f"this {model.__name__} is stored already, in version {versions.known_state(row).version}: save() it, "
+                f"or move() it."
+            )
+        _refuse_without_version(row)
+        _check_same_table(model, type(row), "insert_disjoint")
+    for row in rows:
+        prepare_save(row, "insert_disjoint()")
+    placings = [saving(interval, row) for row in rows]
+    pair = overlapping_pair(placings)
+    if pair is not None:
+        one, other = pair
+        found = [(other.row.serialize(null_check=False), other.span)]
+        raise overlap(interval, one, found, TransactWriteError, is_same_call=True)
+    return placings
+
+
+def _check_stored(interval: IntervalAttributes, row: object, method: str) -> None:
+    """Refuse anything but an instance that was loaded from, or saved to, the table of the model."""
+    model = interval.model
+    if isinstance(row, model) and method == "move":  # which saves the row with all of its values
+        versions.check_whole(row)
+    if isinstance(row, model):
+        _refuse_without_version(row)
+    if not isinstance(row, model) or versions.known_state(row).version is None:
+        raise ConfigurationError(f"{method}() needs a stored {model.__name__}, not {row!r}: see insert_disjoint().")
+    _check_same_table(model, type(row), method)
+
+
+def _refuse_without_version(row: GuardedMixin) -> None:
     """Refuse a row that another program has stored: without a version nothing tells it from a new one."""
     if versions.lacks_version(row):
         raise ConfigurationError(
@@ -510,12 +407,16 @@ def _refuse_without_version(row: IntervalMixin) -> None:
         )
 
 
-def _show(row: IntervalMixin, interval: IntervalAttributes, ends: Iterable[Any]) -> None:
-    for name, value in zip(interval.names, ends, strict=True):
-        setattr(row, name, value)
+def _check_same_table(model: type[GuardedMixin], subclass: type[GuardedMixin], method: str) -> None:
+    """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
+    if subclass is not model and _storage_of(subclass) != _storage_of(model):
+        raise ConfigurationError(
+            f"{subclass.__name__} is not stored where {model.__name__} looks for rows (another table, or another "
+            f"Meta.interval): call {subclass.__name__}.intervals.{method}(...)."
+        )
 
 
-def _storage_of(model: type[IntervalMixin]) -> object:
+def _storage_of(model: type[GuardedMixin]) -> object:
     """Return where the rows of a model are stored, and with which keys and intervals."""
     interval, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
     attributes = [of[name] for name in (hash_name_of(model), *interval.names)]

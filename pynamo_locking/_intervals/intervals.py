@@ -9,7 +9,7 @@ from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lock_modes import extent_of, order
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
-from pynamo_locking._pynamodb import hash_attribute_of
+from pynamo_locking._pynamodb import hash_attribute_of, key_values_of
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
 
@@ -41,6 +41,11 @@ class Span:
 
     def __str__(self) -> str:
         return " to ".join("..." if edge is None else f"{edge.value!s:.80}" for edge in (self.lower, self.upper))
+
+    @property
+    def values(self) -> tuple[Any, Any]:
+        """Begin and end in the model, None for an open one."""
+        return self.lower and self.lower.value, self.upper and self.upper.value
 
     @property
     def is_empty(self) -> bool:
@@ -165,10 +170,32 @@ class IntervalAttributes:
             )
         return span
 
+    def whole(self, begin: Any, end: Any) -> Span:
+        """Return an interval of a row, as `span`; refuse an end that is missing, though no row may lack it."""
+        for value, name in zip((begin, end), self.names, strict=True):
+            self.value(value, name)
+        return self.span(begin, end)
+
+    def ends_of(self, row: GuardedMixin) -> tuple[Any, Any]:
+        """Return the begin and the end that an instance shows."""
+        return getattr(row, self.names[0]), getattr(row, self.names[1])
+
+    def show(self, row: GuardedMixin, ends: tuple[Any, Any]) -> None:
+        """Make an instance show a begin and an end."""
+        for name, value in zip(self.names, ends, strict=True):
+            setattr(row, name, value)
+
+    def key_of(self, row: GuardedMixin, span: Span) -> Image:
+        """Return the key of a row in an interval, in DynamoDB's form."""
+        return keys.key_of(type(row), key_values_of(row)[0], span.values[0 if self.is_by_begin else 1])
+
     def ends(self, span: Span) -> tuple[dict[str, Any], ...]:
         """Return the ends of an interval as they are stored."""
-        pairs = zip((span.lower, span.upper), self.names, strict=True)
-        return tuple(self.value(None if edge is None else edge.value, name) for edge, name in pairs)
+        return tuple(self.value(value, name) for value, name in zip(span.values, self.names, strict=True))
+
+    def stored_ends(self, span: Span) -> Image:
+        """Return the ends of an interval by the names under which they are stored."""
+        return dict(zip(self.stored, self.ends(span), strict=True))
 
     def extent(self, span: Span) -> LockMode:
         """Return what an interval takes of its hash key, as the locks of ranges see it."""

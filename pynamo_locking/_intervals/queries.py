@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.condition import Condition
 
-    from pynamo_locking._intervals.intervals import Edge, IntervalAttributes, Span
+    from pynamo_locking._intervals.intervals import IntervalAttributes, Span
     from pynamo_locking._io.stored_rows import Image
 
 
@@ -221,7 +221,7 @@ class IntervalQueries(Generic[_M]):
         """
         window = self._interval.span(begin, end)
         free = gaps((span for _, span in self._overlapping(hash_key, window)), window)
-        return [(value_of(gap.lower), value_of(gap.upper)) for gap in free]
+        return [gap.values for gap in free]
 
     @awaited_read(overlapping)
     def aoverlapping(self) -> None:
@@ -238,7 +238,3 @@ class IntervalQueries(Generic[_M]):
     @awaited_each(free_in)
     def afree_in(self) -> None:
         """Yield the gaps of several hash keys, awaited. See `free_in`."""
-
-
-def value_of(edge: Edge | None) -> Any:
-    return None if edge is None else edge.value

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
 
 from pynamodb.exceptions import TransactWriteError
-from typing_extensions import ParamSpec, Unpack, overload
+from typing_extensions import ParamSpec, Unpack, overload, override
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
@@ -231,29 +232,65 @@ def transactional(
 
 
 def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str, Any]) -> _T:
-    attempt = RetryLoop(attempts, options)
+    loop = RetryLoop(attempts, options)
+
+    def attempt() -> _T:
+        with as_current(loop.begun), loop.begun:
+            with contextlib.suppress(*loop.excused):
+                for lock in loop.locks():
+                    items_of(loop.begun).locks.hold_if_there(lock, share=SHARE_OF_WAIT)
+            loop.note_locks()
+            return loop.checked(function(loop.begun))
+
+    return run_attempts(loop, attempt)
+
+
+class Attempts(ABC):
+    """The attempts of one call, each with its own transaction; `begun` is that of the present one.
+
+    A subclass says after which errors there is another attempt.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self.begun = Transaction(**options)
+
+    @abstractmethod
+    def pause_after(self, error: Exception) -> float | None:
+        """Return for how many seconds to pause before the next attempt; None if there is none."""
+
+    def doubt_with(self, error: Exception) -> OutcomeUnknown | None:  # noqa: ARG002 - for subclasses
+        """Return the error of an earlier attempt that may have been applied, although the last one was not."""
+        return None
+
+    def left(self) -> float:
+        """Return how many seconds are left of the time to wait, which is one for all attempts."""
+        return items_of(self.begun).locks.left()
+
+    def begin_again(self) -> None:
+        """Begin the transaction of the next attempt, with the age of the first."""
+        self.begun = next_attempt(self.begun, Transaction(**{**self._options, "wait": self.left()}))
+
+
+def run_attempts(attempts: Attempts, attempt: Callable[[], _T]) -> _T:
+    """Return the result of the first attempt that succeeds; the error of the last one if none does."""
     while True:
         try:
-            with as_current(attempt.begun), attempt.begun:
-                with contextlib.suppress(*attempt.excused):
-                    for lock in attempt.locks():
-                        items_of(attempt.begun).locks.hold_if_there(lock, share=SHARE_OF_WAIT)
-                attempt.note_locks()
-                return attempt.checked(function(attempt.begun))
+            return attempt()
         except Exception as error:
-            pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
+            pause, doubt = attempts.pause_after(error), attempts.doubt_with(error)
             if pause is None:
                 if doubt is None or is_kept_out(doubt):
                     raise
                 raise doubt from error
         finally:
-            attempt.begun.rollback()
+            attempts.begun.rollback()
         runtime.current.sleep(pause)
-        attempt.begin_again()
+        attempts.begin_again()
 
 
-class RetryLoop:
-    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one.
+class RetryLoop(Attempts):
+    """The attempts of a function that is retried after a conflict.
 
     After an error that is `excused` an attempt begins without some of its `locks`: its commit checks all that it reads.
     """
@@ -261,8 +298,8 @@ class RetryLoop:
     excused = (LockTimeout, ConfigurationError)
 
     def __init__(self, most: int, options: dict[str, Any]) -> None:
+        super().__init__(options)
         self._most = most
-        self._options = options
         self._number = 1
         self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
         self._doubt: OutcomeUnknown | None = None
@@ -271,7 +308,6 @@ class RetryLoop:
         self._locked = 0  # so many locks the present attempt has acquired for that
         self._written: list[tuple[GuardedMixin, Known]] = []  # what the last attempt was to write, as it was
         self._holds_lock = holds_a_lock()
-        self.begun = Transaction(**options)
 
     def locks(self) -> list[Lock[Any]]:
         """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
@@ -311,8 +347,8 @@ class RetryLoop:
         """Tell whether the caller locks items: in another order, so that a retry must not."""
         return self._holds_lock or len(items_of(self.begun).locks.held) > self._locked
 
+    @override
     def pause_after(self, error: Exception) -> float | None:
-        """Return for how many seconds to pause before the next attempt; None if there is none."""
         commit, is_first = commit_run_of(self.begun), self._number == 1
         if isinstance(error, OutcomeUnknown) and commit is not None:
             self._doubt = error
@@ -354,14 +390,13 @@ class RetryLoop:
         ours = items_of(self.begun).locks.held[: self._locked]
         return isinstance(error, LockLost) and error.ticket in {lock.ticket for lock in ours}
 
+    @override
     def doubt_with(self, error: Exception) -> OutcomeUnknown | None:
-        """Return the error of an earlier attempt that may have been applied, although the last one was not."""
         return None if self._doubt is error or is_committed(self.begun) else self._doubt
 
+    @override
     def begin_again(self) -> None:
-        """Begin the transaction of the next attempt, with the age of the first."""
-        left = max(0.0, options_of(self.begun).deadline.at - runtime.current.monotonic())
-        self.begun = next_attempt(self.begun, Transaction(**{**self._options, "wait": left}))
+        super().begin_again()
         items_of(self.begun).refused = dict(self._refused)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.exceptions import PutError, UpdateError
+from pynamodb.exceptions import PutError, QueryError, UpdateError
 
 from pynamo_locking.exceptions import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
 from tests.integration.intervals.conftest import others_before
@@ -276,6 +276,19 @@ def test_a_doubt_that_is_over_costs_nothing(unknown):
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
     row.save()
+    with count_requests() as counted:
+        row.save()
+    assert counted.by_operation == {"PutItem": 1}
+
+
+def test_an_attempt_that_sent_no_write_leaves_no_doubt(in_memory):
+    """The first attempt was refused, and the second one found no answer to its query: a save is one plain write."""
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
+    others = others_before("TransactWriteItems", lambda: Slot.intervals.insert_disjoint(slots((100, 101))))
+    with others as arrived, on("Query", nth=3, times=ALL).lose_request() as lost, pytest.raises(QueryError):
+        Slot.intervals.move(row, 50, 60)
+    assert arrived.hits
+    assert lost.hits
     with count_requests() as counted:
         row.save()
     assert counted.by_operation == {"PutItem": 1}

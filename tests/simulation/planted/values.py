@@ -21,7 +21,8 @@ _ONE_ROW_EACH = Search(_VALUES, "OneRowEach")
 _EXPIRING = Search(_VALUES.but(workload="unique values, expiring"), "OneRowEach")
 _TOGETHER = Search(_VALUES.but(workload="unique values, transactions"), "OneRowEach")
 
-_STAGED: Final = "_intervals/disjoint_writes.py"
+_CALL: Final = "_intervals/disjoint_writes.py"
+_STAGED: Final = "_intervals/guards.py"
 _ROWS: Final = "_writes/unique_rows.py"
 _ITEMS: Final = "_transactions/items.py"
 
@@ -29,18 +30,18 @@ INTERVALS: Final = (
     bug(
         "guard not counted: The guard of a hash key is checked, and not counted.",
         _DISJOINT,
-        Change(_STAGED, "        self._guard.save(None, checks=True)", "        pass"),
+        Change(_STAGED, "        self.guard.save(None, checks=True)", "        pass"),
     ),
     bug(
         "guard not checked: The guard is written whatever it has become.",
         _DISJOINT,
-        Change(_STAGED, "        self._guard.rely()", "        pass"),
-        Change(_STAGED, "self._guard.save(None, checks=True)", "self._guard.save(None, checks=False)"),
+        Change(_STAGED, "        self.guard.rely()", "        pass"),
+        Change(_STAGED, "self.guard.save(None, checks=True)", "self.guard.save(None, checks=False)"),
     ),
     bug(
         "touched items not settled: What the guard names is taken to be in its place.",
         _DISJOINT,
-        Change(_STAGED, "settle(self._interval.model, [each.key(self._interval) for each in touched])", "pass"),
+        Change(_STAGED, "settle(self._interval.model, [each.key for each in touched])", "pass"),
         Change(_STAGED, "MOST_TOUCHED: Final = 8", "MOST_TOUCHED: Final = 0"),
     ),
     bug(
@@ -57,7 +58,7 @@ INTERVALS: Final = (
         "open ends written unseen: An item that loses its end is written without a look at what comes after it.",
         Search(_OPEN, "Disjoint"),
         Change(
-            _STAGED,
+            "_intervals/placings.py",
             "changed_by(action) in interval.stored]",
             "changed_by(action) in interval.stored and isinstance(action, SetAction)]",
         ),
@@ -75,12 +76,12 @@ INTERVALS: Final = (
     bug(
         "done under a lost lock: That the lock is lost is told as a refusal, though the items are stored.",
         Search(_UNDER_LOCKS, "Truth"),
-        Change(_STAGED, "(LockLost,))):\n            self._held.__exit__", "())):\n            self._held.__exit__"),
+        Change(_CALL, "(LockLost,))):\n            self._held.__exit__", "())):\n            self._held.__exit__"),
     ),
     bug(
         "names forgotten in turn: Who increments the guard in its turn removes the names of items not in their places.",
         Search(_INTERVALS.but(workload="intervals in turns"), "Disjoint", limit=300, first_seed=230),
-        Change(_STAGED, "model.touched.set(model.touched | [])", "model.touched.set([])"),
+        Change(_CALL, "model.touched.set(model.touched | [])", "model.touched.set([])"),
     ),
     bug(
         "staged items not seen: A transaction does not see the items that it has inserted itself.",
