@@ -882,6 +882,27 @@ ROWS: Final = (
         "integration/telemetry/test_outputs.py::test_durations_are_seconds",
     ),
     (
+        "a lock is given back without its mutex",
+        "_locks/lock.py",
+        "            with held.counting:\n                # Together",
+        "            if True:\n                # Together",
+        "integration/locks/test_threads.py::test_a_thread_acquires_again_what_another_one_releases",
+    ),
+    (
+        "what was given up is released",
+        "_locks/lock.py",
+        "                if not held.ownership.is_over:\n                    held.release()",
+        "                held.release()",
+        "integration/recipes/test_idempotent.py::test_a_call_that_outlasts_its_lock_is_not_repeated",
+    ),
+    (
+        "a request that ends leaves the count of a Lock object",
+        "_locks/inspection.py",
+        "forgotten = min(handle.depth, times)",
+        "forgotten = 0",
+        "integration/contrib/test_flask.py::test_a_lock_object_that_requests_leave_locked",
+    ),
+    (
         "held locks are those of all providers",
         "telemetry/opentelemetry.py",
         "telemetry is not None and telemetry.meters is self.meters",

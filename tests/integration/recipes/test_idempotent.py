@@ -1218,6 +1218,18 @@ def test_work_whose_result_was_not_stored_is_not_repeated(clock, result, error):
         made("k")
 
 
+def test_a_call_that_outlasts_its_lock_is_not_repeated(clock, monkeypatch):
+    """Its process was told to end after `max_hold`: the end of its block leaves the entry, as that of any other."""
+    monkeypatch.setattr(Calls.Meta, "lock_settings", replace(Calls.Meta.lock_settings, max_hold=90))
+    with pytest.raises(SystemExit), Calls.call("k", lease=20, on_abandoned="raise") as call:
+        assert call.lock.lost.wait(100)
+        raise SystemExit
+    assert len(Calls.lock_state("k").entries) == 1
+    clock.jump(60)
+    with pytest.raises(CallAbandoned):
+        made("k")
+
+
 def test_a_call_that_has_its_result_is_not_settled(clock):
     """Its process died between the commit that has stored it, and the end of the block."""
     Purse.create_table()
