@@ -38,7 +38,7 @@ from pynamo_locking.transactions import current_transaction
 from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
 from tests.support.models import Locks
-from tests.support.parties import in_thread, shifted_clock
+from tests.support.parties import SLOW_CLOCK, in_thread, shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 from tests.support.wire import Send, count_requests, intercepted, on
 
@@ -656,7 +656,7 @@ def test_a_lambda_function_is_taken_over_when_its_time_is_over(clock):
             call.result = "done"
 
     in_thread(retry)
-    assert 15 <= clock.elapsed - began <= 15 * 1.05 + 2
+    assert 15 <= clock.elapsed - began <= 15 * SLOW_CLOCK + 2
     with pytest.raises(KeyboardInterrupt):
         handler({"id": "m-2"}, Lambda(15))
 
