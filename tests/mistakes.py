@@ -22,6 +22,9 @@ LEFT: Final = "extended"
 #: By which command a mistake is noticed, with the tests that it has.
 COMMANDS: Final = {"make test": f"not {LEFT}", "make test-all": ""}
 
+#: In the output of a test that has met a mistake which is no working code: it shows nothing of the test.
+CANNOT_WORK: Final = re.compile(r"^E +(?:NameError|UnboundLocalError):", re.MULTILINE)
+
 #: So many of them `make test` has to notice.
 ENOUGH: Final = 0.9
 
@@ -963,7 +966,7 @@ def noticed(mistake: Mistake) -> tuple[str, str]:
                 env={**os.environ, "PYTHONPATH": str(folder)},
             )
             failed = re.search(r"^(?:FAILED|ERROR) \S+/(\S+)\.py::([\w:]+)", run.stdout, re.MULTILINE)
-            if failed:
+            if failed and not CANNOT_WORK.search(run.stdout):
                 return command, "`{}`: `{}`".format(*failed.groups())
             if run.returncode not in (0, 5):  # all passed, or none is of this command
                 raise SystemExit(f"{mistake.name}: {run.stdout[-2000:]}{run.stderr[-2000:]}")
