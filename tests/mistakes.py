@@ -194,8 +194,8 @@ ROWS: Final = (
     (
         "a later wish replaces the first",
         "_recipes/leader_election.py",
-        "self._wish = self._wish or wish",
-        "self._wish = wish",
+        "self.wish = self.wish or wish",
+        "self.wish = wish",
         "integration/recipes/test_leader_election.py::test_work_that_has_failed_and_is_told_to_resign_has_failed",
     ),
     (
