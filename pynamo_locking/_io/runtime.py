@@ -279,6 +279,14 @@ def pid() -> int:
     return os.getpid()
 
 
+def brief_mutex() -> threading.RLock:
+    """Return a mutex for a few steps that wait for nothing and send nothing, so that a finalizer may wait for it.
+
+    It is the same in a simulated world, where nobody is interrupted between such steps.
+    """
+    return threading.RLock()
+
+
 def living(things: weakref.WeakKeyDictionary[_T, Any]) -> list[_T]:
     """Return the keys as they are now. To iterate over them fails if another thread adds one."""
     return [thing for reference in things.keyrefs() if (thing := reference()) is not None]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pynamo_locking._core.dynamodb import NO_TABLE
 from pynamo_locking._core.errors import ConfigurationError, LockingError
@@ -69,9 +69,17 @@ class _Mutexes:
     """Of one held entry. A forked child replaces them together: a thread of its parent may have them."""
 
     def __init__(self) -> None:
-        self.facts = runtime.current.mutex()  # of what is known, and of the number of acquisitions
+        self.facts = runtime.current.mutex()
+        self.counting = runtime.brief_mutex()
         self.renewing = runtime.current.mutex()
         self.writing = runtime.current.mutex()  # reentrant: a signal of PynamoDB may write as well
+
+
+class Acquirer(Protocol):
+    """What of a `LockHandle` its entry knows: which entry it has acquired last, and how often."""
+
+    entry: HeldEntry | None
+    depth: int
 
 
 class HeldEntry:
@@ -95,6 +103,7 @@ class HeldEntry:
         thread_or_task: which has acquired it.
         pid: of the process that has acquired it.
         depth: how many acquisitions of the thread or task have not been released.
+        handles: by which it was acquired, in that order.
         caller: leads those who wait in this process; None if no caller may wait behind this entry.
         behind: the ids of the entries that were next when it was granted.
         last_write: number of the last guarded write that was prepared.
@@ -116,6 +125,7 @@ class HeldEntry:
         self.pid: int = runtime.pid()
         self._is_mocked = client.is_mocked()
         self.depth: int = 1
+        self.handles: weakref.WeakKeyDictionary[Acquirer, None] = weakref.WeakKeyDictionary()
         self.last_write: int = entry.writes
         self._mutexes = _Mutexes()
         all_held[self] = None
@@ -135,8 +145,8 @@ class HeldEntry:
 
     @property
     def counting(self) -> AbstractContextManager[object]:
-        """The mutex of `depth` for those that acquire the lock again, or undo that."""
-        return self._mutexes.facts
+        """The mutex of the numbers of acquisitions: of `depth`, and of those of its `handles`."""
+        return self._mutexes.counting
 
     @property
     def remaining(self) -> float:

@@ -280,9 +280,13 @@ def release_all_since(before: Held, work: str) -> None:
 
 
 def _give_back(held: HeldEntry, times: int) -> None:
+    handles = [each for each in reversed(runtime.living(held.handles)) if each.entry is held]
     with held.counting:
         held.depth -= times
         is_last = held.depth == 0
+        for handle in handles:  # the latest first: those of outer blocks keep their acquisitions
+            forgotten = min(handle.depth, times)
+            handle.depth, times = handle.depth - forgotten, times - forgotten
     if is_last:  # else an outer block holds it as well
         context.remove(held)
         try:

@@ -214,8 +214,10 @@ class LockHandle(Generic[M]):
                 f"release it first, or attach the token in another thread or task."
             )
         held.refuse_if_lost()  # an outer block has lost it; acquiring it again would hide that
+        if held.ownership.is_over:
+            return None
         with held.counting:
-            if held.ownership.is_over or not held.depth:  # another thread has released it meanwhile
+            if not held.depth:  # another thread releases it
                 return None
             # Together: no interrupt comes between.
             self._again, self.depth, held.depth = held, self.depth + 1, held.depth + 1
@@ -276,6 +278,7 @@ class LockHandle(Generic[M]):
     def _count(self, held: HeldEntry, *, is_awaited: bool) -> None:
         self._begin_heartbeat(held)
         self.entry, self.is_awaited = held, is_awaited
+        held.handles[self] = None
         if self._again is None:  # else it is counted
             self.depth += 1
         if self.depth == 1:
@@ -315,8 +318,9 @@ class LockHandle(Generic[M]):
     def _give_back(self) -> None:
         held, is_last = self.held_entry(), False
         try:
-            # Together: no interrupt comes between. A mutex would be a place to die at for a simulated process.
-            self.depth, held.depth, is_last = self.depth - 1, held.depth - 1, held.depth == 1
+            with held.counting:
+                # Together: no interrupt comes between.
+                self.depth, held.depth, is_last = self.depth - 1, held.depth - 1, held.depth == 1
             if is_last:
                 context.remove(held)
                 if not held.ownership.is_over:
@@ -409,8 +413,10 @@ class LockHandle(Generic[M]):
                 stacklevel=2,
             )
             return
-        held.depth -= self.depth  # without its mutex: a finalizer runs anywhere, also in a thread that must not wait
-        if held.depth <= 0:
+        with held.counting:
+            held.depth -= self.depth
+            is_last = held.depth <= 0
+        if is_last:
             held.leave_behind()
 
     # What is held

@@ -114,7 +114,6 @@ class IdempotencyTable(NamedLock):
 
     _kind: ClassVar[str] = "call"
     _has_format: ClassVar[bool] = True
-    _also_stored: ClassVar[frozenset[str]] = NamedLock._also_stored | {"version_write_id"}
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"call", "settle", "forget", "asettle", "aforget"})
 
     result: UnicodeAttribute = UnicodeAttribute(null=True)

@@ -39,6 +39,31 @@ _LAST_PART: Final = 1 / 4
 _started_by: ContextVar[LeaderElection | None] = ContextVar("pynamo_locking_started_by", default=None)
 
 
+class _Course:
+    """Whether a term goes on: as long as its lock is held, renewals are answered, and nobody has wished for its end."""
+
+    def __init__(self, lock: Lock[Any], tell: Callable[[], None]) -> None:
+        self._handle = handle_of(lock)
+        self._tell = tell
+        self.wish = ""
+        self.is_working = False
+
+    def end_with(self, wish: str) -> None:
+        self.wish = self.wish or wish
+        self._tell()
+
+    def why_over(self) -> str:
+        held = self._handle.last_entry()
+        held.is_allowed()  # notes what the heartbeat is about to note
+        return held.ownership.reason or self.wish or ("" if self.left > 0 else "unanswered")
+
+    @property
+    def left(self) -> float:
+        """How long it lasts unless the lease is renewed."""
+        held = self._handle.last_entry()
+        return held.remaining - held.entry.lease * _LAST_PART
+
+
 class LeaderTerm:
     """The time for which a process leads, from its election until it loses the lock or resigns.
 
@@ -52,19 +77,17 @@ class LeaderTerm:
             quarter of the lease is left; ``"resigned"``; ``"failed"``: `on_elected` has raised an error.
     """
 
-    def __init__(self, lock: Lock[Any], tell: Callable[[], None]) -> None:
+    def __init__(self, lock: Lock[Any], course: _Course) -> None:
         self.ticket: int = lock.ticket
         self.ended: Event = runtime.current.event()
         self.reason = ""
         self._lock = lock
-        self._tell = tell
-        self._wish = ""
-        self._is_working = False
+        self._course = course
 
     @property
     def is_leader(self) -> bool:
         """Whether the term lasts, by this process's own clock: False before another process can be elected."""
-        return not self._wish and not self.reason and self._lock.is_held
+        return not self._course.wish and not self.reason and self._lock.is_held
 
     def held_condition(self) -> Condition:
         """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.held_condition`.
@@ -86,30 +109,15 @@ class LeaderTerm:
 
     def resign(self) -> None:
         """End the term. The process is a candidate again, behind the waiting ones."""
-        self._end_with("resigned")
+        self._course.end_with("resigned")
 
     def _lasting(self) -> Lock[Any]:
         """Return the lock, after a check of the clock: the campaign's thread may come later, after a pause."""
-        if reason := self.reason or self._why_over():
-            self._end_with(reason)
+        if reason := self.reason or self._course.why_over():
+            self._course.end_with(reason)
             message = f"term {self.ticket} of {self._lock.name} has ended ({reason}). Stop the work of the leader."
             raise LockLost(message, reason=reason, ticket=self.ticket)
         return self._lock
-
-    def _end_with(self, wish: str) -> None:
-        self._wish = self._wish or wish
-        self._tell()
-
-    def _why_over(self) -> str:
-        held = handle_of(self._lock).last_entry()
-        held.is_allowed()  # notes what the heartbeat is about to note
-        return held.ownership.reason or self._wish or ("" if self._left > 0 else "unanswered")
-
-    @property
-    def _left(self) -> float:
-        """How long it lasts unless the lease is renewed."""
-        held = handle_of(self._lock).last_entry()
-        return held.remaining - held.entry.lease * _LAST_PART
 
     def __repr__(self) -> str:
         return f"<LeaderTerm {self.ticket} of {self._lock.name}{f' {self.reason}' if self.reason else ''}>"
@@ -294,13 +302,14 @@ class LeaderElection:
 
     def _lead(self, lock: Lock[Any]) -> bool:
         """Lead for one term; tell whether its work has gone well."""
-        term = LeaderTerm(lock, self._tell)
+        course = _Course(lock, self._tell)
+        term = LeaderTerm(lock, course)
         try:
             self._term = term
-            self._begin_work(term)
+            self._begin_work(term, course)
             self._tell()
-            run_steps(self._until(lambda: self._is_stopping or bool(term._why_over()), lambda: term._left))
-            term.reason = term._why_over() or "resigned"
+            run_steps(self._until(lambda: self._is_stopping or bool(course.why_over()), lambda: course.left))
+            term.reason = course.why_over() or "resigned"
             term.ended.set()
             if self._on_lost is not None:
                 try:
@@ -309,7 +318,7 @@ class LeaderElection:
                     logger.exception("on_lost failed")
             run_steps(
                 self._until(
-                    lambda: not term._is_working or (self._is_stopping and not lock.is_held),
+                    lambda: not course.is_working or (self._is_stopping and not lock.is_held),
                     lambda: lock.remaining or math.inf,
                 )
             )
@@ -317,9 +326,9 @@ class LeaderElection:
             self._term = None
             with contextlib.suppress(LockLost):  # the log has it
                 lock.release()
-        return term._wish != "failed"
+        return course.wish != "failed"
 
-    def _begin_work(self, term: LeaderTerm) -> None:
+    def _begin_work(self, term: LeaderTerm, course: _Course) -> None:
         on_elected = self._on_elected
         if on_elected is None:
             return
@@ -331,17 +340,17 @@ class LeaderElection:
             except Exception as error:
                 if not (isinstance(error, LockLost) and error.ticket == term.ticket):  # else it has heard of its end
                     logger.exception("on_elected failed in %r", term)
-                    term._end_with("failed")
+                    course.end_with("failed")
             except BaseException:
-                term._end_with("failed")
+                course.end_with("failed")
                 raise
             finally:
-                term._is_working = False
+                course.is_working = False
                 self._tell()
 
-        term._is_working = True
+        course.is_working = True
         try:
             runtime.current.spawn(work, name=f"leader-{term.ticket}")
         except BaseException:
-            term._is_working = False
+            course.is_working = False
             raise

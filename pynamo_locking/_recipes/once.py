@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -158,6 +158,15 @@ def _zone(zone: object) -> tzinfo:
 _SKEW_S: Final = 10.0
 
 
+@dataclass
+class _Verdict:
+    """Whether a run is ours; what its block has said of it is noted here."""
+
+    status: RunStatus
+    was_asked: bool = False
+    counts: bool = True
+
+
 class OnceRun(Generic[M]):
     """What `NamedLock.once` yields: true if this run is ours, and why not otherwise.
 
@@ -169,14 +178,12 @@ class OnceRun(Generic[M]):
         timeout: the `LockTimeout` of the wait for a busy lock, which names the holder; None otherwise.
     """
 
-    def __init__(self, lock: Lock[M], status: RunStatus, last: RunRecord | None, period_begins: datetime) -> None:
+    def __init__(self, lock: Lock[M], verdict: _Verdict, last: RunRecord | None, period_begins: datetime) -> None:
         self.lock = lock
-        self._status: RunStatus = status
-        self._was_asked = False
+        self._verdict = verdict
         self.last = last
         self.period_begins = period_begins
         self.timeout: LockTimeout | None = None
-        self._counts = True
 
     @property
     def status(self) -> RunStatus:
@@ -185,8 +192,8 @@ class OnceRun(Generic[M]):
         ``"too_soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another caller held the lock
         for all of `wait`.
         """
-        self._was_asked = True
-        return self._status
+        self._verdict.was_asked = True
+        return self._verdict.status
 
     def __bool__(self) -> bool:
         return self.status == "due"
@@ -204,10 +211,10 @@ class OnceRun(Generic[M]):
 
     def discard(self) -> None:
         """Record no success at the end of the block, as if it raised: the next caller runs the job."""
-        self._counts, self._was_asked = False, True
+        self._verdict.counts, self._verdict.was_asked = False, True
 
     def __repr__(self) -> str:
-        return f"<OnceRun of {self.lock.name}: {self._status}>"
+        return f"<OnceRun of {self.lock.name}: {self._verdict.status}>"
 
 
 class Once(Generic[M]):
@@ -347,32 +354,33 @@ class Once(Generic[M]):
 
     def _make_run(self, status: RunStatus, last: RunRecord | None) -> OnceRun[M]:
         zone = self._period.zone or timezone.utc
-        return OnceRun(self.lock, status, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
+        self._verdict = _Verdict(status)
+        return OnceRun(self.lock, self._verdict, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._run._status == "due":
+        if self._verdict.status == "due":
             self._leave(error)
         self._check_asked(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._run._status == "due":
+        if self._verdict.status == "due":
             await self._handle.aend_block(partial(self._leave, error), error)
         self._check_asked(error)
 
     def _check_asked(self, error: BaseException | None) -> None:
-        if error is None and not self._run._was_asked:
+        if error is None and not self._verdict.was_asked:
             warnings.warn(
                 f"the block of once() of {self.lock.name} has not asked whether the job runs here (it is "
-                f"{self._run._status}), so it runs each time: write `with ... as run: if run: ...`.",
+                f"{self._verdict.status}), so it runs each time: write `with ... as run: if run: ...`.",
                 stacklevel=3,
             )
 
     def _leave(self, error: BaseException | None) -> None:
-        if error is None and self._run._counts:
+        if error is None and self._verdict.counts:
             try:
                 self._succeed()
             except BaseException as failure:

@@ -382,6 +382,14 @@ class TransactionItems:
                 refuse_apart(next(iter(self._models)), model)
             self._models[model] = None
 
+    def joined(self) -> list[type[GuardedMixin]]:
+        """Return the models that take part."""
+        return list(self._models)
+
+    def rejoin(self, models: Iterable[type[GuardedMixin]]) -> None:
+        """Let those models take part, and those of the items that are left, but no others any more."""
+        self._models = dict.fromkeys([*models, *(item.model for item in self.by_key.values())])
+
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
         if self.refused and (self.locks.held or not holds_nothing()):

@@ -83,6 +83,7 @@ class Savepoint:
         self._check_open = check_open
         self._saved = {key: item.saved() for key, item in items.by_key.items() if not item.is_unused}
         self._moved = len(items.undo)
+        self._models = items.joined()
 
     def rollback(self) -> None:
         """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
@@ -101,6 +102,7 @@ class Savepoint:
             item.reset()
             if item.is_unused:
                 del self._items.by_key[key]
+        self._items.rejoin(self._models)
 
 
 _M = TypeVar("_M", bound=GuardedMixin)

@@ -48,9 +48,10 @@ def test_a_planted_bug_is_found_and_nothing_else_is(bug: planted.Bug) -> None:
     The first of these in the short form: `test_simulation` makes many runs of the real library.
     """
     first_seed, limit = bug.search.first_seed, bug.search.limit
-    with bug.planted():
+    with bug.planted() as broken:
         runs, found = planted.search(bug, first_seed, limit)
 
+    assert broken == [], "It raises what any test would notice."
     assert found is not None, f"{bug.breaks} Not found in {runs} runs."
     assert found.error is not None
     assert planted.checker_of(found.error) in bug.search.found_by, str(found.error)
@@ -126,6 +127,18 @@ class TestPlanting:
     def test_a_mistake_that_would_not_be_there_is_an_error(self, right: str, wrong: str, why: str) -> None:
         with pytest.raises(NotPlanted, match=why), made("a mistake", [Change("_core/lease.py", right, wrong)]):
             pass
+
+    def test_code_that_cannot_work_is_told(self) -> None:
+        """Also if somebody catches its error."""
+        right = "return started + lease * RENEW_AFTER"
+        with made("a name", [Change("_core/lease.py", right, "return startd")]) as broken:
+            with pytest.raises(NameError):
+                lease.next_renewal(1.0, 3.0)
+            assert broken == ["NameError(\"name 'startd' is not defined\")"]
+
+        with made("a pause", [Change("_core/lease.py", right, "return started")]) as broken, pytest.raises(TypeError):
+            lease.next_renewal()  # type: ignore[call-arg]
+        assert broken == []
 
     def test_a_mistake_in_two_places_is_gone_after_an_error(self) -> None:
         """The second place is not there, so the first one is as it was."""

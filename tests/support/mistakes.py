@@ -17,6 +17,7 @@ import inspect
 import shutil
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -88,19 +89,52 @@ def copied(mistake: Mistake) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def planted(name: str, changes: Iterable[Change]) -> Iterator[None]:
-    """Have a mistake in this process for a while."""
+def planted(name: str, changes: Iterable[Change]) -> Iterator[list[str]]:
+    """Have a mistake in this process for a while; the list gets the errors of code that cannot work."""
+    broken = list[str]()
     with contextlib.ExitStack() as undo:
         for file, wrong in changed(name, changes).items():
             module = importlib.import_module(".".join((PACKAGE.name, *Path(file).with_suffix("").parts)))
             before, after = _code_of(module), compile(wrong, str(module.__file__), "exec")
-            made = [*_swapped(module, before, after, undo)]
+            vars(module)[_NOTE] = functools.partial(_note, broken, module)
+            undo.callback(vars(module).pop, _NOTE)
+            made = [*_swapped(module, before, after, _noting(wrong, module), undo)]
             if _plain(before, of_module=True) != _plain(after, of_module=True):
                 made += _set(module, wrong, undo)
             if not made:
                 raise NotPlanted(f"{name!r} changes no function and no constant of {file}")
             _forget(module, undo)
-        yield
+        yield broken
+
+
+_NOTE: Final = "__note_broken__"
+#: What code raises that cannot work: a mistake that does is found by its own error, whatever the tests look at.
+_WATCH: Final = f"""
+try:
+    pass
+except (NameError, AttributeError, TypeError) as __error__:
+    {_NOTE}(__error__)
+    raise
+"""
+
+
+def _note(broken: list[str], module: ModuleType, error: BaseException) -> None:
+    """Note an error that a file has raised itself."""
+    *_, last = traceback.walk_tb(error.__traceback__)
+    if last[0].f_code.co_filename == module.__file__:
+        broken.append(repr(error))
+
+
+def _noting(text: str, module: ModuleType) -> CodeType:
+    """Return the code of a file, whose functions note errors of code that cannot work."""
+    tree = ast.parse(text)
+    for each in ast.walk(tree):
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            [watch] = ast.parse(_WATCH).body
+            assert isinstance(watch, ast.Try)
+            watch.body = each.body
+            each.body = [watch]
+    return compile(ast.fix_missing_locations(tree), str(module.__file__), "exec")
 
 
 @functools.cache
@@ -108,11 +142,13 @@ def _code_of(module: ModuleType) -> CodeType:
     return compile(inspect.getsource(module), str(module.__file__), "exec")
 
 
-def _swapped(module: ModuleType, before: CodeType, after: CodeType, undo: contextlib.ExitStack) -> Iterator[str]:
-    """Swap the code of the functions whose code differs, and yield their names."""
+def _swapped(
+    module: ModuleType, before: CodeType, after: CodeType, noting: CodeType, undo: contextlib.ExitStack
+) -> Iterator[str]:
+    """Swap the code of the functions whose code differs for the noting one, and yield their names."""
     live = _live(module)
-    for old, new in zip(_outermost(before), _outermost(after), strict=True):
-        if _plain(old) == _plain(new):
+    for old, plain, new in zip(_outermost(before), _outermost(after), _outermost(noting), strict=True):
+        if _plain(old) == _plain(plain):
             continue
         pairs = zip(_nested(old), _nested(new), strict=False)  # those that a decorator has made are live, too
         same = [(of, to) for of, to in pairs if of.co_name == to.co_name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.support import runtime
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking import Lock
+
+
+#: How much longer a lease is watched than it lasts: the clock of its holder may be slower than ours, by 5 % at most.
+SLOW_CLOCK: Final = 1.05
 
 
 class ShiftedRuntime(runtime.Runtime):

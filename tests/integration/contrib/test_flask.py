@@ -42,6 +42,43 @@ def test_a_lock_that_a_command_leaves(app):
     assert Account.lock_state("a-1").entries == ()
 
 
+def test_a_lock_object_that_requests_leave_locked(app, client):
+    """The next request acquires the lock with it anew."""
+    lock = Account.locked("a-1")
+
+    @app.get("/")
+    def leave():
+        assert not lock.is_held
+        return str(lock.acquire().ticket)
+
+    tickets = [int(client.get("/").text) for _ in range(2)]
+    assert tickets[0] < tickets[1]
+    assert not lock.is_held
+    assert Account.lock_state("a-1").entries == ()
+
+
+def test_a_block_that_a_request_leaves_open_inside_of_another_one(app, client):
+    """Its late end leaves the lock to the outer block, which holds it by another object."""
+    opened = []
+
+    @app.get("/")
+    def leave():
+        opened.append(lines())
+        return next(opened[0])
+
+    def lines():
+        with Account.locked("a-1"):
+            yield "one"
+            yield "two"
+
+    with Account.locked("a-1") as outer:
+        assert client.get("/").text == "one"
+        opened.pop().close()
+        assert outer.is_held
+        assert [entry.ticket for entry in Account.lock_state("a-1").entries] == [outer.ticket]
+    assert Account.lock_state("a-1").entries == ()
+
+
 def test_a_lock_of_a_request_that_aborts(app, client, caplog):
     """Is released too."""
 

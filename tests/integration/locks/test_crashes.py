@@ -9,6 +9,7 @@ import pytest
 
 from pynamo_locking import LockSettings
 from pynamo_locking.exceptions import ItemLocked
+from tests.support.parties import SLOW_CLOCK
 from tests.support.wire import count_requests
 from tests.support.workers import Plain, Taken, crew, until_next_beat, until_over, until_queued
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.waits, pytest.mark.processes]
 #: last one, and the test would wait for it while the next one holds the lock.
 LEASE = 4.8
 #: The silence after which an entry is dead: the lease and the margin for clocks that run unevenly.
-SILENCE = LEASE * 1.05
+SILENCE = LEASE * SLOW_CLOCK
 SKEW = 0.1
 WITH_HINT = LockSettings(lease=LEASE, request_timeout=0.4, poll_interval=0.02, max_clock_skew=SKEW)
 WITHOUT_HINT = LockSettings(lease=LEASE, request_timeout=0.4, poll_interval=0.02, max_clock_skew=None)

@@ -16,7 +16,7 @@ from pynamo_locking.exceptions import ConfigurationError, ItemLocked, ItemNotFou
 from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
-from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+from tests.support.parties import SLOW_CLOCK, abandoned, held_elsewhere, in_thread, shifted_clock
 from tests.support.wire import ALL, count_requests, on
 from tests.support.workers import until
 
@@ -215,7 +215,7 @@ def test_without_the_hint_a_whole_lease_is_watched(account, clock):
         account.get("a").save()  # nothing proves to a plain save that the holder is dead
     began = clock.elapsed
     with account.locked("a", wait=1000, lease=30, settings=NO_HINT) as lock:
-        assert 6 * 1.05 <= clock.elapsed - began < 7.5
+        assert 6 * SLOW_CLOCK <= clock.elapsed - began < 7.5
         assert lock.ticket > dead.ticket
 
 

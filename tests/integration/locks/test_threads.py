@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
+from pynamo_locking._locks import lock as lock_module
 from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking_testing import VirtualClock
 from tests.integration.locks.conftest import bind
@@ -21,6 +23,7 @@ from tests.support.workers import Beside, Plain, Versioned, crew, until, until_i
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
 
 #: No thread that waits for a look of its own gets through in time.
@@ -112,6 +115,52 @@ def test_release_wakes_the_first_of_the_queue(memory, model):
             go_on.set()
             until_queued(model, "a", 3)
         assert (early.result(), late.result()) == (1, 2)
+
+
+def with_another_thread_at_line(number: int, act: Callable[[], Any], other: Callable[[], Any]) -> bool:
+    """Call `act`, and `other` in a thread at that line of it in `lock.py`; return whether it has so many.
+
+    Without the GIL a thread switch may come there. Who waits for a mutex of the thread that has stopped goes on after.
+    """
+    left = [number]
+    thread = threading.Thread(target=other)
+
+    def at_each_line(_frame: FrameType, event: str, _argument: object) -> Any:
+        left[0] -= event == "line"
+        if not left[0] and thread.ident is None:
+            thread.start()
+            thread.join(0.1)
+        return at_each_line
+
+    def enter(frame: FrameType, _event: str, _argument: object) -> Any:
+        return at_each_line if frame.f_code.co_filename == lock_module.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    if thread.ident is None:
+        return False
+    thread.join()
+    return True
+
+
+def test_a_thread_acquires_again_what_another_one_releases(plain_item):
+    """Whichever comes first: it holds the lock afterwards, by the entry that was there or by a new one."""
+    for number in itertools.count(1):
+        first, again = Plain.locked("a"), Plain.locked("a")
+        first.acquire()
+        if not with_another_thread_at_line(number, again.acquire, first.release):
+            break
+        assert again.is_held
+        assert [entry.ticket for entry in Plain.lock_state("a").entries] == [again.ticket]
+        again.release()
+        assert Plain.lock_state("a").entries == ()
+    assert number > 20
+    again.release()
+    first.release()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])

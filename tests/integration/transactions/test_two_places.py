@@ -10,6 +10,7 @@ import pytest
 
 from pynamo_locking import TransactWrite, atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.transactions import Transaction
 from tests.support.interval_models import Slot, SlotLocks, SlotTransactions
 from tests.support.models import Device, Locks
 from tests.support.transaction_models import Plain, Purse, Transactions
@@ -82,6 +83,21 @@ def test_an_item_of_another_place(
                 assert requests.total == 0
     assert {(each.purse_id, each.version) for each in Purse.scan()} == {("a", before)}
     assert list(Plain.scan()) == []
+
+
+def test_a_savepoint_goes_back_on_the_place(place: dict[str, str]) -> None:
+    """The place is free again if nothing in it is left; what was read is left."""
+    there, tx = elsewhere(Purse, place), Transaction()
+    before = tx.savepoint()
+    tx.save(Purse("c"))
+    before.rollback()
+    tx.save(there("b"))
+    before.rollback()
+    tx.get(Purse, "a")
+    before.rollback()
+    with pytest.raises(ConfigurationError, match=APART):
+        tx.save(there("b"))
+    tx.rollback()
 
 
 def test_an_awaited_transaction(place: dict[str, str]) -> None:

@@ -53,8 +53,8 @@ class Bug:
     search: Search
     changes: tuple[Change, ...]
 
-    def planted(self) -> AbstractContextManager[None]:
-        """Have the bug in the package for a while."""
+    def planted(self) -> AbstractContextManager[list[str]]:
+        """Have the bug in the package for a while; the list gets the errors of code that cannot work."""
         return mistakes.planted(self.name, self.changes)
 
 
@@ -92,10 +92,10 @@ def search(bug: Bug, first_seed: int, limit: int) -> tuple[int, Result | None]:
 
 
 def runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
-    """Return how many runs it takes to find a bug; None if it is not found within the limit."""
-    with bug.planted():
+    """Return how many runs it takes to find a bug; None if it is not found within the limit, or cannot work."""
+    with bug.planted() as broken:
         runs, found = search(bug, first_seed, limit)
-    return None if found is None else runs
+    return None if found is None or broken else runs
 
 
 def checker_of(error: BaseException) -> str:

@@ -48,7 +48,7 @@ JOBS: Final = (
     bug(
         "failed run counts: A run whose block has raised is noted as a success.",
         Search(_ONCE, "OneSuccess"),
-        Change(_JOB, "if error is None and self._run._counts:", "if self._run._counts:"),
+        Change(_JOB, "if error is None and self._verdict.counts:", "if self._verdict.counts:"),
     ),
     bug(
         "period not looked at under the lock: A caller that has waited for a run takes it for one that has failed.",

@@ -10,6 +10,7 @@ from tests.simulation.history import Told
 from tests.simulation.models import NO_HINTS, Names, Note
 from tests.simulation.workloads.base import Workload, place
 from tests.support import runtime
+from tests.support.parties import SLOW_CLOCK
 
 if TYPE_CHECKING:
     from pynamo_locking.recipes import LeaderTerm
@@ -106,7 +107,7 @@ class Leaders(Workload):
     def require_end(self, term: LeaderTerm, since: float, longest_s: float) -> None:
         """Look whether a term lasts longer than it may, on a clock that may be slow."""
         lasted_s = self.history.scheduler.now - since
-        if term.is_leader and lasted_s > longest_s * 1.05:
+        if term.is_leader and lasted_s > longest_s * SLOW_CLOCK:
             self.history.scheduler.fail(Violation(f"Terms: {term} lasts for {lasted_s:.1f} s"))
 
     def require_last(self, term: LeaderTerm) -> None:
