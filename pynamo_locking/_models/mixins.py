@@ -259,8 +259,8 @@ class VersionedMixin(GuardedMixin):
     @classmethod
     def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
         """Return the item that came with a first refusal: nothing is fresher. After a pause it would be stale."""
-        is_first = attempt == 1 and isinstance(conflict, StaleVersion)
-        return conflict.current if is_first else None
+        current = conflict.current if attempt == 1 and isinstance(conflict, StaleVersion) else None
+        return current if isinstance(current, cls) else None  # another writer may have stored another class
 
     @classmethod
     def _read_later(cls, hash_key: Any, range_key: Any, attempt: int, create: bool) -> Self:  # noqa: FBT001

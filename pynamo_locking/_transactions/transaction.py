@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 from typing_extensions import Self
@@ -23,7 +23,6 @@ from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
-from pynamo_locking._pynamodb import refuse_class
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
@@ -685,12 +684,7 @@ class Transaction:
     def _read(self, model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None) -> list[_M | None]:
         self._check_open()
         check_model(model)
-        items = self._items.read_all(model, list(values), wanted)
-        for item in items:
-            image = item.shown_image()
-            if image is not None:
-                refuse_class(model, image)
-        return [None if item.is_deleted else cast("_M", item.instance) for item in items]
+        return [self._items.hand_out(item, model) for item in self._items.read_all(model, list(values), wanted)]
 
     def query(
         self,
