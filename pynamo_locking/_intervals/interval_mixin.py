@@ -33,7 +33,7 @@ from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin, VersionedMixin
-from pynamo_locking._models.writes import check_alone, prepare_save
+from pynamo_locking._models.writes import check_alone, prepare_save, refuse_own
 from pynamo_locking._pynamodb import hash_name_of, key_values_of
 from pynamo_locking._transactions.transaction import Transaction, items_of
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionAborted, TransactionConflict, also
@@ -172,6 +172,8 @@ class Intervals(IntervalQueries[_M]):
             prepare_save(row, "move()")
         finally:
             _show(row, interval, before)
+        if placing.key != placing.old_key:
+            refuse_own(row, "delete", "move() to another range key")
         held: Any = getattr(row._make_writer(), "held", None)
         if held is not None and held.item.edits and placing.key != placing.old_key:
             raise ConfigurationError(
@@ -198,6 +200,7 @@ class Intervals(IntervalQueries[_M]):
         Cost: 1 write.
         """
         interval = self._interval
+        refuse_own(row, "update", "close_at()")
         self._check_stored(row, "close_at")
         present = interval.span(*(getattr(row, name) for name in interval.names))
         edge = interval.edge(at, interval.other)

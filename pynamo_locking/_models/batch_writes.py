@@ -22,7 +22,15 @@ from pynamo_locking._io.model_doors import refuse_apart
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
-from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved, prepare_save
+from pynamo_locking._models.writes import (
+    GuardedMixin,
+    Placed,
+    check_alone,
+    inserted,
+    moved,
+    prepare_save,
+    refuse_own,
+)
 from pynamo_locking._pynamodb import (
     connection_of,
     hash_attribute_of,
@@ -225,6 +233,7 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Update an item. See PynamoDB's `TransactWrite.update`."""
+        refuse_own(model, "update", "TransactWrite.update()")
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
             condition = model._placement_condition(condition, actions)
@@ -240,6 +249,7 @@ class TransactWrite(PynamoTransactWrite):
     @override
     def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Delete an item. See PynamoDB's `TransactWrite.delete`."""
+        refuse_own(model, "delete", "TransactWrite.delete()")
         writer = self._writer_of(model)
         if writer is not None:
             self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
@@ -542,8 +552,8 @@ class GuardedBatch(Generic[M]):
     def _add(self, job: _Job[M]) -> None:
         self._check_open()
         check_alone(job.item)
-        if self._transactions and job.operation == "save":
-            job.item._refuse_own_save("guarded_batch(transactions=True)")
+        if self._transactions:
+            refuse_own(job.item, job.operation, "guarded_batch(transactions=True)")
         if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "

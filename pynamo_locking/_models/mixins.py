@@ -22,7 +22,7 @@ from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
-from pynamo_locking._models.writes import GuardedMixin, check_read_alone
+from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
 from pynamo_locking._pynamodb import new_item, range_name_of
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
@@ -649,7 +649,7 @@ class LockableMixin(VersionedMixin):
         lock = cls.locked(hash_key, range_key, **options)
         if not handle_of(lock).options.lock_mode.may_write:
             raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
-        cls._refuse_own_save("edit()")
+        refuse_own(cls, "save", "edit()")
         check_read_alone(cls, hash_key, range_key)
         return Edit(lock)
 

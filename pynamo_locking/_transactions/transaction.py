@@ -22,7 +22,7 @@ from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
-from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
+from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save, refuse_own
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
@@ -255,6 +255,7 @@ class Transaction:
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, without a
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
+        refuse_own(item, "update", "tx.update()")
         planned = self._item_of(item)
         planned.update(actions, kept_condition(item, condition, actions, planned=planned), checks=add_version_condition)
         self._count_in_guard(planned)
@@ -263,6 +264,7 @@ class Transaction:
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
         """Delete an item. See `save`; `condition` may be left out. Costs 1 read here if the instance has no version."""
+        refuse_own(item, "delete", "tx.delete()")
         planned = self._item_of(item)
         planned.delete(condition, checks=add_version_condition)
         self._count_in_guard(planned)
@@ -508,11 +510,13 @@ class Transaction:
             )
         self._items.undo.append(partial(setattr, self, "_options", self._options))
         self._options = replace(self._options, idempotency_key=key or own)
-        for item, actions in planned:
+        for instance, actions in planned:  # of an item that its own method did not keep out of the suspended one
+            item = self._item_of(instance)
             if actions is None:
-                self.delete(item)
+                item.delete(None, checks=True)
             else:
-                self.update(item, actions)
+                item.update(actions, kept_condition(instance, None, actions, planned=item), checks=True)
+            self._count_in_guard(item)
 
     def _end(self, error: BaseException | None, *, ended_by: BaseException | None = None) -> None:
         self._is_over = True
