@@ -14,6 +14,18 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound="Model")
 
 
+def class_made(model: type[_M], instance: Any) -> type[_M]:
+    """Return the class of which PynamoDB's ``model.get`` makes an instance, of the item that this instance shows.
+
+    Raises:
+        ValueError: as there: the item names a class of which no instance is one of the model.
+    """
+    named = class_named_by(instance)
+    if named is None or issubclass(named, model):
+        return named or model
+    raise ValueError(f"Cannot instantiate a {model.__name__} from the returned class: {named.__name__}")
+
+
 def shared_as(model: type[_M], instance: Any, by: str, remedy: str) -> _M:
     """Return the instance that an item has already, to a caller who asks for the item in a class.
 
@@ -24,13 +36,10 @@ def shared_as(model: type[_M], instance: Any, by: str, remedy: str) -> _M:
         remedy: what to do if the caller cannot get it.
 
     Raises:
-        ValueError: as PynamoDB's ``model.get``: the item names a class of which no instance is one of the model.
-        ConfigurationError: ``model.get`` makes an instance of a class of which this one is none.
+        ValueError: as `class_made`.
+        ConfigurationError: the instance is none of the class that would be made.
     """
-    named = class_named_by(instance)
-    if named is not None and not issubclass(named, model):
-        raise ValueError(f"Cannot instantiate a {model.__name__} from the returned class: {named.__name__}")
-    made, has = named or model, type(instance)
+    made, has = class_made(model, instance), type(instance)
     if not isinstance(instance, made):
         raise ConfigurationError(
             f"{label_of(has, key_values_of(instance))} is in use {by} as {has.__name__}, and {made.__name__} was asked "

@@ -638,7 +638,7 @@ class LockableMixin(VersionedMixin):
             A context manager that yields the item.
 
         Raises:
-            LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
+            LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire` and `Lock.item`.
             LockLost: on leaving; nothing was saved.
             OutcomeUnknown: on leaving; no response tells whether the item was saved.
             PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was written

@@ -24,7 +24,7 @@ from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
-from pynamo_locking._items.classes import shared_as
+from pynamo_locking._items.classes import class_made, shared_as
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of, label_of, stored_keys
 from pynamo_locking._locks.context import holds_nothing
@@ -430,7 +430,7 @@ class TransactionItems:
         if image is None:
             return None
         is_free = item.instances.is_ours and item.plan.write is None  # no caller has it: a filter has left it out
-        if is_free and not isinstance(item.instance, model):
+        if is_free and type(item.instance) is not class_made(model, item.instance):
             item.instances.make(model, image)
             versions.note(item.instance, self.participation)
         item.instances.is_ours = False

@@ -223,8 +223,8 @@ class Transaction:
             add_version_condition: with False any stored item is overwritten, unless the transaction has read it.
 
         Raises:
-            ConfigurationError: its model cannot take part; the transaction has ended, or is read only; or the condition
-                has a class that was derived from one of PynamoDB's.
+            ConfigurationError: its model cannot take part, or overrides `save`; the transaction has ended, or is read
+                only; or the condition has a class that was derived from one of PynamoDB's.
             StaleVersion: the transaction has another copy of the item.
 
         Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked; one request
@@ -250,7 +250,8 @@ class Transaction:
 
         Raises:
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
-            ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
+            ConfigurationError, StaleVersion: as `save`, and of a model that overrides `update`; see there for
+                `condition` as well.
 
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, without a
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
@@ -263,7 +264,10 @@ class Transaction:
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Delete an item. See `save`; `condition` may be left out. Costs 1 read here if the instance has no version."""
+        """Delete an item. See `save`; `condition` may be left out. A model that overrides `delete` is refused.
+
+        Costs 1 read here if the instance has no version.
+        """
         refuse_own(item, "delete", "tx.delete()")
         planned = self._item_of(item)
         planned.delete(condition, checks=add_version_condition)
@@ -477,7 +481,7 @@ class Transaction:
 
         Args:
             id: as `suspend` has returned it.
-            models: of all its items; of several classes in one table the base class first.
+            models: of all its items. One stands for the classes that its discriminator knows, too.
 
         Raises:
             InvalidInput: the id is no text.
@@ -633,7 +637,8 @@ class Transaction:
             LockTimeout: the lock was not free in time.
             TransactionConflict: another live transaction has an intent on the item, and `wait` is over.
             ConfigurationError: the model has no version; or the transaction has ended; or it has read the item with
-                `for_share` and asks for more.
+                `for_share` and asks for more; or it has the item as an instance of another class.
+            ValueError: the item is of another class, by its discriminator: as PynamoDB's `Model.get`.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
         an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; if the

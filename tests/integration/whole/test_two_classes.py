@@ -18,7 +18,7 @@ from pynamo_locking import (
     locked_all,
     transaction,
 )
-from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.exceptions import ConfigurationError, StaleVersion
 from tests.support.models import declare, meta
 from tests.support.transaction_models import Transactions, stored
 from tests.support.wire import count_requests
@@ -280,6 +280,36 @@ def test_an_instance_of_a_subclass_is_one_of_the_base_class(cheap: Engine) -> No
         tx.save(base)
     again = Derived.get(*KEY, consistent_read=True)
     assert (again.total, again.note) == (7, "kept")
+
+
+def test_what_no_caller_has_gets_the_class_that_is_asked_for(cheap: Engine) -> None:
+    """Not that of a query which has left it out: a row of another kind lacks what a subclass needs."""
+    parcel: Any = declare("Parcel", Base, weight=NumberAttribute(), table_name="items")
+    bound(cheap, Pair(Base, parcel))
+    with transaction(isolation="read_committed") as tx:
+        assert tx.query(parcel, "g", filter_condition=parcel.weight > 0) == []
+        base = tx.get(Base, *KEY)
+        assert type(base) is Base
+        base.total = 7
+        tx.save(base)
+    assert Base.get(*KEY, consistent_read=True).total == 7
+
+
+def test_a_save_in_another_class_than_was_read(pair: Pair) -> None:
+    """The instance that is saved is the one from then on, and a save of the other one is refused."""
+    with transaction() as tx:
+        read = tx.get(pair.first, *KEY)
+        other = pair.second.get(*KEY, consistent_read=True)
+        other.total = 7
+        tx.save(other)
+        assert tx.get(pair.second, *KEY) is other
+        read.total = 8
+        with pytest.raises(StaleVersion):
+            tx.save(read)
+        if not issubclass(pair.second, pair.first):
+            with pytest.raises(ConfigurationError, match="was asked for"):
+                tx.get(pair.first, *KEY)
+    assert pair.first.get(*KEY, consistent_read=True).total == 7
 
 
 def test_an_absent_item_has_no_class(cheap: Engine) -> None:
