@@ -51,7 +51,7 @@ class ShownInstances:
     Attributes:
         present: the one that every caller of the transaction's `get` receives, and that is written.
         only_names: whether the caller passed the last instance only to name the item.
-        is_ours: whether the transaction has made the present one, and no caller has it yet.
+        is_ours: whether the transaction has made the first one, and no caller has it yet.
     """
 
     def __init__(self, first: GuardedMixin, known: Known, *, is_read: bool) -> None:
@@ -93,7 +93,6 @@ class ShownInstances:
             self.compare(instance, before, is_old=replaces and plan.write is not None)
         if is_made_anew or not plan.has_values or plan.after is None:
             self.present, self._version, self.only_names = instance, known.version, False
-            self.is_ours = False
 
     def compare(self, instance: GuardedMixin, before: Known, *, is_old: bool = False) -> None:
         """Raise `StaleVersion` for an instance of another state of the item than the transaction knows."""

@@ -427,6 +427,16 @@ def arguments_of(name: str, item: Any) -> tuple[Any, ...]:
     return (update_of(item),) if name == "update" else ()
 
 
+@pytest.mark.parametrize("name", ["save", "delete"])
+def test_a_batch_in_transactions_refuses_a_method_of_its_own_at_once(tables: Engine, name: str) -> None:
+    """Where the item is added, and not when others may have been written."""
+    model = tables.bind(declared("versioned", **{name: lambda self, *_, **__: None}))
+    refused = pytest.raises(ConfigurationError, match=r"guarded_batch\(transactions=True\) would not call")
+    with model.guarded_batch(transactions=True) as batch, refused:
+        getattr(batch, name)(model("a"))
+    assert batch.results == ()
+
+
 def test_a_resumed_save_is_no_update_of_its_own(tables: Engine) -> None:
     """A transaction that was suspended has the attributes to set, whichever call has set them."""
     model = tables.bind(declared("lock in the item", update=lambda self, *_, **__: pytest.fail("was called")))

@@ -249,15 +249,20 @@ def test_what_no_caller_has_may_get_any_class(cheap: Engine, read: tuple[Any, ..
     operation, *arguments = read
     options = {"at_most": 9} if operation == "scan" else {}
     with transaction() as tx:
+        start = tx.savepoint()
         assert tx.query(Base, "g", filter_condition=Base.total > 0) == []
         before = tx.savepoint()
         found = getattr(tx, operation)(Apart, *arguments, **options)
         full = found if operation == "get" else found[0]
         assert type(full) is Apart
         assert tx.get(Apart, *KEY) is full
+        with pytest.raises(ConfigurationError, match="is in an open transaction"):
+            full.save()
         full.note = "taken back"
         tx.save(full)
         before.rollback()
+        assert tx.get(Apart, *KEY).note is None
+        start.rollback()
         full = tx.get(Apart, *KEY)
         assert full.note is None
         full.note = "kept"
@@ -280,6 +285,17 @@ def test_an_instance_of_a_subclass_is_one_of_the_base_class(cheap: Engine) -> No
         tx.save(base)
     again = Derived.get(*KEY, consistent_read=True)
     assert (again.total, again.note) == (7, "kept")
+
+
+def test_what_is_written_keeps_its_class(cheap: Engine) -> None:
+    """Also if no caller has the instance, since the write was given one that only names the item."""
+    pair = bound(cheap, PAIRS["apart"])
+    with transaction() as tx:
+        assert tx.query(Base, "g", filter_condition=Base.total > 0) == []
+        tx.update(Base(*KEY), [Base.total.add(1)], add_version_condition=False)
+        with pytest.raises(ConfigurationError, match=named(pair)):
+            tx.get(Apart, *KEY)
+        assert tx.get(Base, *KEY).total == 1
 
 
 def test_what_no_caller_has_gets_the_class_that_is_asked_for(cheap: Engine) -> None:
