@@ -147,11 +147,17 @@ def is_of(model: type[Model], image: dict[str, dict[str, Any]]) -> bool:
     return stored is not None and attribute.get_value(stored) in names
 
 
-def refuse_class(model: type[Model], image: dict[str, dict[str, Any]]) -> None:
-    """Refuse a stored item of another class, as PynamoDB does where it makes an instance of it."""
-    stored = class_of(model, image)
-    if stored is not None and not issubclass(stored, model):
-        raise ValueError(f"Cannot instantiate a {model.__name__} from the returned class: {stored.__name__}")
+def class_named_by(item: Model) -> type[Model] | None:
+    """Return the class that the discriminator of an instance names: of an item that was read, as it is stored."""
+    attribute = discriminator_of(item)
+    named: type[Model] | None = None if attribute is None else attribute.__get__(item, type(item))
+    return named
+
+
+def known_classes_of(model: type[Model]) -> list[type[Model]]:
+    """Return a model, and the classes of it that its discriminator knows."""
+    attribute = discriminator_of(model)
+    return [model] if attribute is None else [model, *attribute.get_registered_subclasses(model)]
 
 
 def python_name_of(model: type[Model], stored: str) -> str:

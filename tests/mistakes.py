@@ -430,6 +430,27 @@ ROWS: Final = (
         "integration/transactions/test_fates.py::test_a_sweep_leaves_the_young_alone",
     ),
     (
+        "a transaction hands out an instance of the class that was read first",
+        "_transactions/items.py",
+        "return shared_as(model, item.instance, ",
+        "return (lambda _, found, *__: found)(model, item.instance, ",
+        "integration/whole/test_two_classes.py::test_an_item_of_a_transaction_has_one_class",
+    ),
+    (
+        "an inner block gets an instance of the class of the outer one",
+        "_locks/instances.py",
+        "return shared_as(target.model, self.instance, ",
+        "return (lambda _, found, *__: found)(target.model, self.instance, ",
+        "integration/whole/test_two_classes.py::test_the_blocks_of_a_lock_have_one_class",
+    ),
+    (
+        "a method that wraps one of ours passes for ours",
+        "_models/attributes.py",
+        "return not any(function is ours for ours in _our_writes)",
+        "return not _is_ours(function.__module__)",
+        "integration/whole/test_own_saves.py::test_a_method_of_its_own_is_called_or_refused",
+    ),
+    (
         "an instance of a repeated transaction can be saved",
         "_transactions/transaction.py",
         "item.mark_stale(is_saved=self.is_repeated)",

@@ -18,7 +18,7 @@ from pynamo_locking._intervals.queries import IntervalQueries
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import VersionedMixin
-from pynamo_locking._models.writes import prepare_save
+from pynamo_locking._models.writes import prepare_save, refuse_own
 from pynamo_locking._pynamodb import hash_name_of, key_values_of
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking._transactions.transaction_doors import items_of
@@ -151,6 +151,7 @@ class Intervals(IntervalQueries[_M]):
         Cost: 1 write.
         """
         interval = self._interval
+        refuse_own(row, "update", "close_at()")
         _check_stored(interval, row, "close_at")
         present = interval.span(*interval.ends_of(row))
         edge = interval.edge(at, interval.other)

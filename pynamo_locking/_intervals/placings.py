@@ -18,7 +18,7 @@ from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._intervals.intervals import colliding, interval_attributes_of
 from pynamo_locking._io.model_doors import extents_of, lock_attribute_of, own_keys_of, writer_of
 from pynamo_locking._items import conditions, keys, versions
-from pynamo_locking._models.writes import prepare_save
+from pynamo_locking._models.writes import prepare_save, refuse_own
 from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking._transactions.transaction_doors import count_in_guard, items_of
 
@@ -219,6 +219,8 @@ def moving(row: GuardedMixin, begin: Any, end: Any) -> Move:
         prepare_save(row, "move()")
     finally:
         interval.show(row, before)
+    if placing.key != placing.stored_at:
+        refuse_own(row, "delete", "move() to another range key")
     held: Any = getattr(writer_of(row), "held", None)
     if held is not None and held.item.edits and placing.key != placing.stored_at:
         raise ConfigurationError(

@@ -137,11 +137,6 @@ def also_stored_of(model: Any) -> frozenset[str]:
 # Its writes
 
 
-def refuse_own_save(model: Any, way: str) -> None:
-    """Refuse a model that overrides `save`, for a way that does not call it."""
-    model._refuse_own_save(way)
-
-
 def call_before_save(item: Any) -> None:
     """Refuse an item that was read in part, and call its `before_save`."""
     item._prepare_save()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._items import expiry, versions
+from pynamo_locking._items.classes import shared_as
 from pynamo_locking.exceptions import ItemNotFound, also
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class LockedItem:
 
         Raises:
             DoesNotExist: there is no such item.
+            ConfigurationError: the blocks share an instance of another class.
         """
         image = self.image  # a write in another thread forgets it
         if not self.is_current:
@@ -60,8 +62,7 @@ class LockedItem:
             versions.note(expiry.present(found), read_under)
             if not self.is_current:  # else another thread has read it meanwhile
                 self.instance = found
-        current: M = self.instance
-        return current
+        return shared_as(target.model, self.instance, "by another block of its lock", "name one class in every block")
 
     def refuse_expired(self, target: LockTarget[M]) -> None:
         """Raise `ItemNotFound` for the lock in an item that has expired."""

@@ -661,13 +661,14 @@ class Lock(Generic[M]):
         the item was written before it was asked for. For a lock in a separate row it costs 1 transactional read, once;
         a plain read could show the state before a dead holder's last transaction.
 
-        Nested blocks with the lock get the same instance. If the item was written under the lock through another
-        instance, a save of this one raises `StaleVersion` until it is refreshed.
+        Nested blocks with the lock get the same instance, so they ask for the item in one class. If the item was
+        written under the lock through another instance, a save of this one raises `StaleVersion` until it is refreshed.
 
         Raises:
             DoesNotExist: there is no such item.
-            ConfigurationError: the lock was never acquired, or is a range; or it was acquired with ``async with`` or
-                `aacquire`, and the item has to be read. ``await lock.aitem()`` reads it.
+            ConfigurationError: the lock was never acquired, or is a range; or another block has an instance of another
+                class; or it was acquired with ``async with`` or `aacquire`, and the item has to be read. ``await
+                lock.aitem()`` reads it.
         """
         if self._handle.must_read and self._handle.is_awaited and acquire.current_task() is not None:
             raise self._handle.must_await("item")

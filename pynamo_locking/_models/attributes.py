@@ -243,8 +243,6 @@ class PlacedMixin(_Base):
     """Finds the lock of an item, and the entry that this context holds in it."""
 
     _lock_creates_item: ClassVar[bool] = False
-    #: Whether a user has written its `save`.
-    _has_own_save: ClassVar[bool] = False
     #: In a tuple: PynamoDB takes every attribute object in a class for one of the model's.
     _found_lock_attribute: ClassVar[tuple[LockAttribute | None]]
 
@@ -259,8 +257,8 @@ class PlacedMixin(_Base):
                 f"{cls.__name__} names Model before the mixins of pynamo_locking, so their methods would not be used: "
                 f"write Model last, as in `class {cls.__name__}(VersionedMixin, Model)`."
             )
-        home = next((base.__module__ for base in cls.__mro__ if "save" in vars(base)), "pynamodb.models")
-        cls._has_own_save = not (_is_ours(home) or home.startswith("pynamodb."))
+        if _is_ours(cls.__module__):
+            _our_writes.extend(vars(cls)[name] for name in ("save", "update", "delete") if name in vars(cls))
         replaced = _replaced_internals(cls)
         if replaced:
             raise ConfigurationError(
@@ -500,6 +498,21 @@ class PlacedMixin(_Base):
         except (ConfigurationError, InvalidInput):  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None
+
+
+#: The methods with which this package writes an item.
+_our_writes: Final[list[Any]] = []
+
+
+def has_own(model: PlacedMixin | type[PlacedMixin], name: str) -> bool:
+    """Tell whether Python would call a `save`, `update` or `delete` of a user.
+
+    It is looked up, since a decorator of the class or a test sets one after the class was made; and by itself, since
+    one that wraps ours claims to be of our module.
+    """
+    method = getattr(model, name)
+    function = getattr(method, "__func__", method)
+    return not any(function is ours for ours in _our_writes)
 
 
 def _extent_of_key(model: type[Model], range_key: Any) -> LockMode:

@@ -27,13 +27,20 @@ from pynamo_locking._io.model_doors import (
     most_actions_of,
     own_lock_row_of,
     refuse_apart,
-    refuse_own_save,
     save_prepared,
 )
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
-from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved, prepare_save
+from pynamo_locking._models.writes import (
+    GuardedMixin,
+    Placed,
+    check_alone,
+    inserted,
+    moved,
+    prepare_save,
+    refuse_own,
+)
 from pynamo_locking._pynamodb import (
     connection_of,
     hash_attribute_of,
@@ -235,6 +242,7 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Update an item. See PynamoDB's `TransactWrite.update`."""
+        refuse_own(model, "update", "TransactWrite.update()")
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
             condition = kept_condition(model, condition, actions)
@@ -250,6 +258,7 @@ class TransactWrite(PynamoTransactWrite):
     @override
     def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Delete an item. See PynamoDB's `TransactWrite.delete`."""
+        refuse_own(model, "delete", "TransactWrite.delete()")
         writer = self._writer_of(model)
         if writer is not None:
             self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
@@ -549,8 +558,8 @@ class GuardedBatch(Generic[M]):
     def _add(self, job: _Job[M]) -> None:
         self._check_open()
         check_alone(job.item)
-        if self._transactions and job.operation == "save":
-            refuse_own_save(job.item, "guarded_batch(transactions=True)")
+        if self._transactions:
+            refuse_own(job.item, job.operation, "guarded_batch(transactions=True)")
         if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "

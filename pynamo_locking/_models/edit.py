@@ -261,8 +261,9 @@ class CombiningQueue(Generic[G]):
                 change.tell(error)
         self._refusals += 1
         if self._refusals == 1 and isinstance(conflict, StaleVersion):
-            self._current = conflict.current
-            if self._current is not None:
+            current = conflict.current
+            if isinstance(current, self._model):  # another writer may have stored another class
+                self._current = current
                 return 0.0
         return backoff(self._refusals - 1, runtime.current.jitter())
 

@@ -22,7 +22,7 @@ from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
-from pynamo_locking._models.writes import GuardedMixin, check_read_alone
+from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
 from pynamo_locking._pynamodb import new_item
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
@@ -259,8 +259,8 @@ class VersionedMixin(GuardedMixin):
     @classmethod
     def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
         """Return the item that came with a first refusal: nothing is fresher. After a pause it would be stale."""
-        is_first = attempt == 1 and isinstance(conflict, StaleVersion)
-        return conflict.current if is_first else None
+        current = conflict.current if attempt == 1 and isinstance(conflict, StaleVersion) else None
+        return current if isinstance(current, cls) else None  # another writer may have stored another class
 
     @classmethod
     def _read_later(cls, hash_key: Any, range_key: Any, attempt: int, create: bool) -> Self:  # noqa: FBT001
@@ -638,7 +638,7 @@ class LockableMixin(VersionedMixin):
             A context manager that yields the item.
 
         Raises:
-            LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
+            LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire` and `Lock.item`.
             LockLost: on leaving; nothing was saved.
             OutcomeUnknown: on leaving; no response tells whether the item was saved.
             PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was written
@@ -649,7 +649,7 @@ class LockableMixin(VersionedMixin):
         lock = cls.locked(hash_key, range_key, **options)
         if not handle_of(lock).options.lock_mode.may_write:
             raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
-        cls._refuse_own_save("edit()")
+        refuse_own(cls, "save", "edit()")
         check_read_alone(cls, hash_key, range_key)
         return Edit(lock)
 

@@ -6,7 +6,7 @@ import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
 
 from pynamodb.exceptions import DoesNotExist, PutError, TransactWriteError
 from pynamodb.models import BatchWrite
@@ -22,12 +22,12 @@ from pynamo_locking._io.model_doors import (
     inserted_by,
     lock_attribute_of,
     moved_by,
-    refuse_own_save,
 )
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
 from pynamo_locking._locks import context
 from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking._models.attributes import has_own
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._pynamodb import key_values_of, new_item, version_name_of
@@ -102,10 +102,25 @@ def _error_of_bypass(model: type[Model], key: Iterable[Any]) -> ConfigurationErr
 _M = TypeVar("_M", bound="GuardedMixin")
 
 
+def refuse_own(item: object, name: str, way: str) -> None:
+    """Refuse an item, or a model, with a `save`, `update` or `delete` of its own, for a way that does not call it.
+
+    A single write calls it. What makes a part of a larger request cannot, and must not leave it out.
+    """
+    model = item if isinstance(item, type) else type(item)
+    if not issubclass(model, GuardedMixin) or not has_own(cast("GuardedMixin", item), name):
+        return
+    if name == "save":
+        remedy = "move its checks into before_save(), which all ways call"
+    else:
+        remedy = f"give it another name, so that {name}() does the same in every way"
+    raise ConfigurationError(f"{model.__name__} defines {name}(), which {way} would not call: {remedy}.")
+
+
 def prepare_save(item: object, way: str) -> None:
     """Do what `save` does first, for a way that does not call it; refuse a model that overrides `save`."""
+    refuse_own(item, "save", way)
     if isinstance(item, GuardedMixin):
-        refuse_own_save(item, way)
         call_before_save(item)
 
 
@@ -113,6 +128,7 @@ class _Unguarded(BatchWrite[_M]):
     @override
     def delete(self, del_item: _M) -> None:
         check_alone(del_item)
+        refuse_own(del_item, "delete", "batch_write()")
         super().delete(del_item)
 
     @override
@@ -262,14 +278,6 @@ class GuardedMixin(ReadingMixin):
     def _prepare_save(self) -> None:
         versions.check_whole(self)
         self.before_save()
-
-    @classmethod
-    def _refuse_own_save(cls, way: str) -> None:
-        if cls._has_own_save:
-            raise ConfigurationError(
-                f"{cls.__name__} defines save(), which {way} would not call: move its checks into before_save(), which "
-                f"all ways call."
-            )
 
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
@@ -500,6 +508,7 @@ class GuardedMixin(ReadingMixin):
     ) -> dict[str, Any]:
         """Build the Update of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
         writer = self._writer_for_pynamodb()
+        refuse_own(self, "update", "PynamoDB's TransactWrite")
         condition = self._placement_condition(condition, actions)
         if writer is None:
             return super().get_update_kwargs_from_instance(
@@ -520,6 +529,7 @@ class GuardedMixin(ReadingMixin):
     ) -> dict[str, Any]:
         """Build the Delete of PynamoDB's own TransactWrite; `ConfigurationError` for a model with a lock."""
         writer = self._writer_for_pynamodb()
+        refuse_own(self, "delete", "PynamoDB's TransactWrite")
         if writer is None:
             return super().get_delete_kwargs_from_instance(
                 condition, return_values_on_condition_failure, add_version_condition=add_version_condition

@@ -42,6 +42,7 @@ class SavedInstances(NamedTuple):
     seen: dict[str, Any]
     is_current: bool
     is_shown: bool
+    is_ours: bool
 
 
 class ShownInstances:
@@ -50,11 +51,13 @@ class ShownInstances:
     Attributes:
         present: the one that every caller of the transaction's `get` receives, and that is written.
         only_names: whether the caller passed the last instance only to name the item.
+        is_ours: whether the transaction has made the first one, and no caller has it yet.
     """
 
     def __init__(self, first: GuardedMixin, known: Known, *, is_read: bool) -> None:
         self.present: GuardedMixin = first
         self.only_names: bool = False
+        self.is_ours: bool = False
         self._first, self._given = first, known  # at the beginning
         self._version: int | None = known.version  # of the present one when the caller passed it
         # The values of the present one, while it shows what the transaction sees and what its user has changed since.
@@ -96,6 +99,12 @@ class ShownInstances:
         if is_old or versions.known_state(instance) != before:
             why = "is in the transaction already, as another copy that differs: one of them is old."
             raise versions.stale(instance, TransactWriteError, why)
+
+    def make(self, model: type[GuardedMixin], image: Image) -> None:
+        """Make the present one, which no caller has, again: as an instance of the class that is asked for."""
+        self.present = self._first = model.from_raw_data(copy_of(image))
+        self._values = self.present.attribute_values
+        self._seen = dict(self._values)
 
     def replace(self, instance: GuardedMixin) -> None:
         self.present = instance
@@ -156,12 +165,15 @@ class ShownInstances:
         now = self.present
         values, seen = copy.deepcopy((now.attribute_values, self._seen))
         is_shown = any(each is now and now.attribute_values is shown for each, shown in self._shown)
-        return SavedInstances(now, self._first, self._version, self.only_names, values, seen, self.is_current, is_shown)
+        return SavedInstances(
+            now, self._first, self._version, self.only_names, values, seen, self.is_current, is_shown, self.is_ours
+        )
 
     def restore(self, saved: SavedInstances) -> None:
         """Go back to a state; instances that show what was done since are stale."""
         now = self.present = saved.present
         self._first, self._version, self.only_names = saved.first, saved.version, saved.only_names
+        self.is_ours = saved.is_ours
         now.attribute_values, self._seen = copy.deepcopy((saved.values, saved.seen))
         self._values = now.attribute_values if saved.is_current else None
         if saved.is_shown:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
@@ -24,6 +24,7 @@ from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
+from pynamo_locking._items.classes import class_made, shared_as
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of, label_of, stored_keys
 from pynamo_locking._locks.context import holds_nothing
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
+
+_M = TypeVar("_M", bound="GuardedMixin")
 
 # The guard of a hash key names the items that transactions have created and deleted under it.
 
@@ -371,7 +374,7 @@ class TransactionItems:
         for (identity, each), stored in zip(new.items(), self._images(model, keys), strict=True):
             image = unexpired(model, stored)
             instance = new_item(model, *each) if image is None else model.from_raw_data(copy_of(image))
-            self._add(instance, identity, keys[identity], image)
+            self._add(instance, identity, keys[identity], image, is_ours=True)
         return [self.by_key[identity] for identity in identities]
 
     def join(self, model: type[GuardedMixin]) -> None:
@@ -413,11 +416,34 @@ class TransactionItems:
         return found
 
     def _add(
-        self, instance: GuardedMixin, identity: ItemKey, key: Image, base: Image | Unread | None
+        self,
+        instance: GuardedMixin,
+        identity: ItemKey,
+        key: Image,
+        base: Image | Unread | None,
+        *,
+        is_ours: bool = False,
     ) -> TransactionItem:
         item = self.by_key[identity] = TransactionItem(instance, identity, key, base, self.reader, self._id)
+        item.instances.is_ours = is_ours
         versions.note(instance, self.participation)
         return item
+
+    def hand_out(self, item: TransactionItem, model: type[_M]) -> _M | None:
+        """Return the one instance of an item to a caller who asks for it in a class; None if there is no such item.
+
+        Raises:
+            ValueError, ConfigurationError: as `shared_as`.
+        """
+        image = item.shown_image()
+        if image is None:
+            return None
+        is_free = item.instances.is_ours and item.plan.write is None  # no caller has it: a filter has left it out
+        if is_free and type(item.instance) is not class_made(model, item.instance):
+            item.instances.make(model, image)
+            versions.note(item.instance, self.participation)
+        item.instances.is_ours = False
+        return shared_as(model, item.instance, "by this transaction", "read it with one class in this transaction")
 
     def _known(self, identity: ItemKey) -> TransactionItem | None:
         item = self.by_key.get(identity)
@@ -442,7 +468,10 @@ class TransactionItems:
                 current = None if old is not None else unexpired(model, next(committed))
                 if current is not None and not is_of(model, current):
                     continue
-                item = old or self._add(model.from_raw_data(copy_of(current or key)), identity, key, current)
+                item = old
+                if item is None:
+                    instance = model.from_raw_data(copy_of(current or key))
+                    item = self._add(instance, identity, key, current, is_ours=True)
                 if self._relies_on_reads:
                     item.rely()
                 yield item
@@ -470,8 +499,8 @@ class TransactionItems:
         key_condition = conditions.both(hash_attribute_of(model) == hash_key, range_key_condition)
         shown_items = self._shown(model, items, key_condition, filter_condition)
         if range_name_of(model) is not None:
-            shown_items.sort(key=lambda each: key_values_of(each)[1], reverse=backwards)
-        return shown_items[:limit]
+            shown_items.sort(key=lambda each: key_values_of(each.instance)[1], reverse=backwards)
+        return [self.hand_out(item, model) for item in shown_items[:limit]]
 
     def scan(self, model: type[GuardedMixin], filter_condition: Condition | None, at_most: int) -> list[Any]:
         """Return the items of a table as the transaction sees them, in no order."""
@@ -479,7 +508,7 @@ class TransactionItems:
         if is_guarding_table(model):
             self.rely_on_guard(model)
         items = list(self.found(model, [stored_rows(model, at_most)]))
-        return self._shown(model, items, None, filter_condition)
+        return [self.hand_out(item, model) for item in self._shown(model, items, None, filter_condition)]
 
     def _shown(
         self,
@@ -487,13 +516,13 @@ class TransactionItems:
         found: list[TransactionItem],
         key_condition: Condition | None,
         filter_condition: Condition | None,
-    ) -> list[Any]:
+    ) -> list[TransactionItem]:
         """Return the items among what was found and what the transaction has created."""
         known = {id(item) for item in found}
         table = model.Meta.table_name
         others = [item for item in self.by_key.values() if item.table == table and id(item) not in known]
         created = [item for item in others if _is_shown(item, model, key_condition)]
-        return [item.instance for item in (*found, *created) if _is_shown(item, model, filter_condition)]
+        return [item for item in (*found, *created) if _is_shown(item, model, filter_condition)]
 
     def of(self, instance: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
         """Return the item of an instance that the caller passes to write or check it."""

@@ -35,7 +35,7 @@ from pynamo_locking._io.stored_rows import (
 from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._models.writes import GuardedMixin
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, known_classes_of, range_attribute_of
 from pynamo_locking._transactions import commit
 from pynamo_locking._transactions.options import check_model
 
@@ -215,8 +215,10 @@ def _place_of(model: type[GuardedMixin]) -> str:
 
 
 def _chosen(models: list[type[GuardedMixin]], name: str) -> type[GuardedMixin] | None:
-    """Return the model of an item among those of its table: the one of that name, if there are several."""
-    return next((each for each in models if each.__name__ == name or len(models) == 1), None)
+    """Return the model of an item among those of its table, and the classes of each: by its name, or the only one."""
+    known = [each for model in models for each in known_classes_of(model)]
+    named = next((each for each in known if each.__name__ == name), None)
+    return models[0] if named is None and len(models) == 1 else cast("type[GuardedMixin] | None", named)
 
 
 def _model_of(entry: SimpleNamespace) -> tuple[str, str]:

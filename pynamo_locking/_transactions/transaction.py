@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamodb.exceptions import PynamoDBException
 from typing_extensions import Self
@@ -22,8 +22,7 @@ from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
-from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
-from pynamo_locking._pynamodb import refuse_class
+from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save, refuse_own
 from pynamo_locking._transactions import suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
@@ -226,8 +225,8 @@ class Transaction:
             add_version_condition: with False any stored item is overwritten, unless the transaction has read it.
 
         Raises:
-            ConfigurationError: its model cannot take part; the transaction has ended, or is read only; or the condition
-                has a class that was derived from one of PynamoDB's.
+            ConfigurationError: its model cannot take part, or overrides `save`; the transaction has ended, or is read
+                only; or the condition has a class that was derived from one of PynamoDB's.
             StaleVersion: the transaction has another copy of the item.
 
         Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked; one request
@@ -253,11 +252,13 @@ class Transaction:
 
         Raises:
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
-            ConfigurationError, StaleVersion: as `save`; see there for `condition` as well.
+            ConfigurationError, StaleVersion: as `save`, and of a model that overrides `update`; see there for
+                `condition` as well.
 
         Cost: none here. In a long commit 1 read, if the item was not read by the transaction. Alone, without a
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
+        refuse_own(item, "update", "tx.update()")
         planned = self._item_of(item)
         planned.update(actions, kept_condition(item, condition, actions, planned=planned), checks=add_version_condition)
         self._count_in_guard(planned)
@@ -265,7 +266,11 @@ class Transaction:
     def delete(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
-        """Delete an item. See `save`; `condition` may be left out. Costs 1 read here if the instance has no version."""
+        """Delete an item. See `save`; `condition` may be left out. A model that overrides `delete` is refused.
+
+        Costs 1 read here if the instance has no version.
+        """
+        refuse_own(item, "delete", "tx.delete()")
         planned = self._item_of(item)
         planned.delete(condition, checks=add_version_condition)
         self._count_in_guard(planned)
@@ -478,7 +483,7 @@ class Transaction:
 
         Args:
             id: as `suspend` has returned it.
-            models: of all its items; of several classes in one table the base class first.
+            models: of all its items. One stands for the classes that its discriminator knows, too.
 
         Raises:
             InvalidInput: the id is no text.
@@ -511,11 +516,13 @@ class Transaction:
             )
         self._items.undo.append(partial(setattr, self, "_options", self._options))
         self._options = replace(self._options, idempotency_key=key or own)
-        for item, actions in planned:
+        for instance, actions in planned:  # of an item that its own method did not keep out of the suspended one
+            item = self._item_of(instance)
             if actions is None:
-                self.delete(item)
+                item.delete(None, checks=True)
             else:
-                self.update(item, actions)
+                item.update(actions, kept_condition(instance, None, actions, planned=item), checks=True)
+            self._count_in_guard(item)
 
     def _end(self, error: BaseException | None, *, ended_by: BaseException | None = None) -> None:
         self._is_over = True
@@ -632,7 +639,8 @@ class Transaction:
             LockTimeout: the lock was not free in time.
             TransactionConflict: another live transaction has an intent on the item, and `wait` is over.
             ConfigurationError: the model has no version; or the transaction has ended; or it has read the item with
-                `for_share` and asks for more.
+                `for_share` and asks for more; or it has the item as an instance of another class.
+            ValueError: the item is of another class, by its discriminator: as PynamoDB's `Model.get`.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
         an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; if the
@@ -687,12 +695,7 @@ class Transaction:
     def _read(self, model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None) -> list[_M | None]:
         self._check_open()
         check_model(model)
-        items = self._items.read_all(model, list(values), wanted)
-        for item in items:
-            image = item.shown_image()
-            if image is not None:
-                refuse_class(model, image)
-        return [None if item.is_deleted else cast("_M", item.instance) for item in items]
+        return [self._items.hand_out(item, model) for item in self._items.read_all(model, list(values), wanted)]
 
     def query(
         self,

@@ -18,6 +18,7 @@ from pynamo_locking import (
     atransaction,
     transaction,
 )
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.models import meta
 from tests.support.transaction_models import Transactions
 
@@ -155,15 +156,19 @@ def test_an_item_of_another_class(first: Callable[[Any], Any], get: Callable[[An
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_rows_that_name_no_class(cheap: Engine, read: Callable[[Any, Any], Any]) -> None:
-    """PynamoDB shows them in each class, so a transaction that has one of them in another class leaves none out."""
+    """PynamoDB shows them in each class. A transaction leaves none out: it shows its instances, or refuses."""
     cheap.bind(Entry)
     Shown._connection = None
     with transaction() as tx:
         tx.save(Entry("c", "1"))
         tx.save(Entry("c", "3"))
     with transaction() as tx:
-        tx.get(Entry, "c", "1")
-        tx.save(Entry("c", "2"))
-        tx.delete(tx.get(Entry, "c", "3"))
-        assert [row.name for row in sorted(read(tx, Shown), key=lambda row: row.name)] == ["1", "2"]
+        tx.get(Shown, "c", "1")
+        tx.save(Shown("c", "2"))
+        tx.delete(tx.get(Shown, "c", "3"))
+        assert [row.name for row in sorted(read(tx, Entry), key=lambda row: row.name)] == ["1", "2"]
+    with transaction() as tx:
+        tx.get(Entry, "c", "2")
+        with pytest.raises(ConfigurationError, match="as Entry, and Shown was asked for"):
+            read(tx, Shown)
     assert [row.name for row in Shown.query("c")] == ["1", "2"]

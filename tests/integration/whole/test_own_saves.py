@@ -1,8 +1,9 @@
-"""Every way to store an item as its instance shows it: `before_save`, a `save` of its own, an instance read in part."""
+"""Every way to write an item: `before_save`; a `save`, `update` or `delete` of its own; an instance read in part."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,12 +11,12 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, IncludeProjection, KeysOnlyProjection
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import LockableMixin, TransactWrite, atransaction, transaction
+from pynamo_locking import LockableMixin, LockableModel, TransactWrite, atransaction, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError
 from pynamo_locking.intervals import IntervalMixin
 from tests.support.interval_models import Slot, SlotLocks, SlotTransactions
 from tests.support.models import Device, Locks
-from tests.support.transaction_models import Plain, Purse, Transactions, stored
+from tests.support.transaction_models import Plain, Purse, Transactions, existing, stored
 from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
@@ -137,6 +138,129 @@ OTHERS: dict[str, Callable[[Any], object]] = {
 }
 WAYS = CALLS_SAVE | OTHERS
 
+# The same for updates and deletes.
+
+
+def update_of(item: Any) -> list[Any]:
+    """What changes the item, but not its interval."""
+    return [type(item).note.set("7")] if isinstance(item, Slot) else [getattr(type(item), number_of(item)).set(7)]
+
+
+def number_of(item: Any) -> str:
+    return next(name for base, name, _, _ in KINDS.values() if isinstance(item, base))
+
+
+def in_transaction_of(kind: Any, change: Callable[[Any, Any], object]) -> Callable[[Any], None]:
+    """Of a new TransactWrite of that class, or of a `transaction`."""
+
+    def write(item: Any) -> None:
+        with kind(connection=item._get_connection().connection) if isinstance(kind, type) else kind() as tx:
+            change(tx, tx.get(type(item), *keys_of(item)) if kind is transaction else item)
+
+    return write
+
+
+def in_awaited_transaction(change: Callable[[Any, Any], Any]) -> Callable[[Any], None]:
+    async def main(item: Any) -> None:
+        async with atransaction() as tx:
+            await change(tx, await tx.get(type(item), *keys_of(item)))
+
+    return lambda item: asyncio.run(main(item))
+
+
+def in_lock(change: Callable[[Any], object]) -> Callable[[Any], None]:
+    def write(item: Any) -> None:
+        with type(item).locked(*keys_of(item), wait=0) as lock:
+            change(lock.item)
+
+    return write
+
+
+def in_edit(change: Callable[[Any], object]) -> Callable[[Any], None]:
+    def write(item: Any) -> None:
+        with type(item).edit(*keys_of(item), wait=0) as edited:
+            change(edited)
+
+    return write
+
+
+def deleted_in_batch(count: int, **options: bool) -> Callable[[Any], None]:
+    def delete(item: Any) -> None:
+        other = another(item)
+        other.save()
+        with type(item).guarded_batch(**options) as batch:
+            batch.delete(item)
+            if count == 2:
+                batch.delete(other)
+
+    return delete
+
+
+def deleted_unguarded(item: Any) -> None:
+    with type(item).batch_write(unguarded=True) as batch:
+        batch.delete(item)
+
+
+def suspended(item: Any) -> None:
+    with transaction() as tx:
+        tx.delete(tx.get(type(item), *keys_of(item)))
+        tx.suspend()
+
+
+def to_another_key(move: Callable[[Any, Any, Any], object]) -> Callable[[Any], object]:
+    return lambda row: move(row, 3, 4)
+
+
+def move_by(tx: Any, row: Any, begin: Any, end: Any) -> None:
+    with tx as unit:
+        unit.move(row, begin, end)
+
+
+CALLS_UPDATE: dict[str, Callable[[Any], object]] = {
+    "update": lambda item: item.update(update_of(item)),
+    "aupdate": lambda item: asyncio.run(item.aupdate(update_of(item))),
+    "update locked": in_lock(lambda item: item.update(update_of(item))),
+    "update in edit": in_edit(lambda item: item.update(update_of(item))),
+}
+OTHER_UPDATES: dict[str, Callable[[Any], object]] = {
+    "tx.update": in_transaction_of(transaction, lambda tx, item: tx.update(item, update_of(item))),
+    "tx.update awaited": in_awaited_transaction(lambda tx, item: tx.update(item, update_of(item))),
+    "TransactWrite.update": in_transaction_of(TransactWrite, lambda tx, item: tx.update(item, update_of(item))),
+    "PynamoDB's TransactWrite.update": in_transaction_of(
+        StockTransactWrite, lambda tx, item: tx.update(item, update_of(item))
+    ),
+    "close_at": lambda row: type(row).intervals.close_at(row, 1.5),
+    "aclose_at": lambda row: asyncio.run(type(row).intervals.aclose_at(row, 1.5)),
+}
+CALLS_DELETE: dict[str, Callable[[Any], object]] = {
+    "delete": lambda item: item.delete(),
+    "adelete": lambda item: asyncio.run(item.adelete()),
+    "delete locked": in_lock(lambda item: item.delete()),
+    "delete in edit": in_edit(lambda item: item.delete()),
+    "delete in a batch of one": deleted_in_batch(1),
+    "delete in a batch": deleted_in_batch(2),
+}
+OTHER_DELETES: dict[str, Callable[[Any], object]] = {
+    "tx.delete": in_transaction_of(transaction, lambda tx, item: tx.delete(item)),
+    "tx.delete awaited": in_awaited_transaction(lambda tx, item: tx.delete(item)),
+    "tx.delete suspended": suspended,
+    "TransactWrite.delete": in_transaction_of(TransactWrite, lambda tx, item: tx.delete(item)),
+    "PynamoDB's TransactWrite.delete": in_transaction_of(StockTransactWrite, lambda tx, item: tx.delete(item)),
+    "delete in a batch in transactions": deleted_in_batch(1, transactions=True),
+    "batch_write.delete": deleted_unguarded,
+    "move to another key": to_another_key(lambda row, *ends: type(row).intervals.move(row, *ends)),
+    "amove to another key": to_another_key(lambda row, *ends: asyncio.run(type(row).intervals.amove(row, *ends))),
+    "tx.move to another key": to_another_key(lambda row, *ends: move_by(transaction(), row, *ends)),
+    "TransactWrite.move to another key": to_another_key(lambda row, *ends: move_by(by_ours(row), row, *ends)),
+}
+
+#: By the name of the method: the ways that call it, and those that do not.
+METHODS = {
+    "save": (CALLS_SAVE, OTHERS),
+    "update": (CALLS_UPDATE, OTHER_UPDATES),
+    "delete": (CALLS_DELETE, OTHER_DELETES),
+}
+
 # The models: a Put, an update, a transaction with the lock's row, an interval.
 
 KINDS: dict[str, tuple[type[Any], str, tuple[Any, ...], dict[str, Any]]] = {
@@ -150,11 +274,13 @@ KINDS: dict[str, tuple[type[Any], str, tuple[Any, ...], dict[str, Any]]] = {
 def can(kind: str, way: str) -> bool:
     """Tell whether a model of that kind can be saved so at all."""
     model = KINDS[kind][0]
-    if "move" in way or "insert" in way:
+    if "move" in way or "insert" in way or "close_at" in way:
         return issubclass(model, IntervalMixin)
-    if way == "PynamoDB's TransactWrite":
+    if "PynamoDB's TransactWrite" in way:
         return not issubclass(model, LockableMixin)
-    return way not in ("edit", "locked") or issubclass(model, LockableMixin)
+    if "suspended" in way and issubclass(model, IntervalMixin):
+        return False
+    return ("edit" not in way and "locked" not in way) or issubclass(model, LockableMixin)
 
 
 CASES = [pytest.param(kind, way, id=f"{way}-{kind}") for kind in KINDS for way in WAYS if can(kind, way)]
@@ -231,30 +357,121 @@ def without_lock(image: dict[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (image or {}).items() if name != "lock"}
 
 
-@pytest.mark.parametrize(("kind", "way"), CASES)
-def test_a_save_of_its_own_is_called_or_refused(tables: Engine, kind: str, way: str) -> None:
-    """Never left out in silence."""
-    calls = list[Any]()
+OWN = [
+    pytest.param(kind, name, way, id=f"{way}-{kind}")
+    for kind in KINDS
+    for name, (calls, others) in METHODS.items()
+    for way in calls | others
+    if can(kind, way)
+]
 
-    def save(self: Any, *arguments: Any, **options: Any) -> Any:
-        calls.append(keys_of(self))
-        return super(model, self).save(*arguments, **options)
 
-    model = tables.bind(declared(kind, save=save))
+@pytest.mark.parametrize("is_later", [False, True], ids=["declared", "set later"])
+@pytest.mark.parametrize(("kind", "name", "way"), OWN)
+def test_a_method_of_its_own_is_called_or_refused(
+    tables: Engine, kind: str, name: str, way: str, is_later: bool
+) -> None:
+    """Never left out in silence; also if something, such as a decorator of the class, has set it later."""
+    seen = list[Any]()
+
+    @functools.wraps(getattr(KINDS[kind][0], name))
+    def own(self: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(keys_of(self))
+        return getattr(super(model, self), name)(*arguments, **options)
+
+    model = tables.bind(declared(kind, **({} if is_later else {name: own})))
     item = arranged(model, kind, way)
-    calls.clear()
+    if is_later:
+        setattr(model, name, own)
+    seen.clear()
     before = stored(model, *keys_of(item))
+    calls, others = METHODS[name]
     with count_requests() as counted:
-        error = run(WAYS[way], item)
-    if way in CALLS_SAVE:
-        assert (error, calls.count(keys_of(item))) == (None, 1)
+        error = run((calls | others)[way], item)
+    if way in calls:
+        assert (error, seen.count(keys_of(item))) == (None, 1)
         return
     assert isinstance(error, ConfigurationError)
-    assert "Own defines save(), which" in str(error)
-    assert "before_save()" in str(error)
-    assert not calls
+    assert f"Own defines {name}(), which" in str(error)
+    assert ("before_save()" if name == "save" else "another name") in str(error)
+    assert not seen
     assert stored(model, *keys_of(item)) == before
-    assert set(counted.by_operation) <= {"GetItem"}  # of the transaction's own read
+    assert name != "save" or set(counted.by_operation) <= {"GetItem"}  # of the transaction's own read
+
+
+@pytest.mark.parametrize("name", ["update", "delete"])
+@pytest.mark.parametrize(("kind", "way"), CASES)
+def test_another_method_of_its_own_is_in_no_way(tables: Engine, kind: str, way: str, name: str) -> None:
+    """A save is none of its business. A row that keeps its key is not deleted."""
+    model = tables.bind(declared(kind, **{name: lambda self, *_, **__: pytest.fail("was called")}))
+    assert run(WAYS[way], arranged(model, kind, way)) is None
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", ["update", "delete"])
+def test_a_method_of_its_own_on_each_engine(engine: Engine, name: str) -> None:
+    """A transaction refuses it, and touches and checks the item as before; alone it is called."""
+    engine.bind(Transactions)
+    model = engine.bind(declared("lock in the item", **{name: lambda self, *_, **__: "mine"}))
+    model("a").save()
+    with pytest.raises(ConfigurationError, match=rf"Own defines {name}\(\), which tx.{name}\(\) would not call"):
+        in_transaction_of(transaction, lambda tx, item: getattr(tx, name)(item, *arguments_of(name, item)))(model("a"))
+    item = model.get("a", consistent_read=True)
+    assert getattr(item, name)() == "mine"
+    with transaction() as tx:
+        tx.touch(tx.get(model, "a"))
+    assert existing(model, "a")["version"] == {"N": "2"}
+
+
+def arguments_of(name: str, item: Any) -> tuple[Any, ...]:
+    return (update_of(item),) if name == "update" else ()
+
+
+@pytest.mark.parametrize("name", ["save", "delete"])
+def test_a_batch_in_transactions_refuses_a_method_of_its_own_at_once(tables: Engine, name: str) -> None:
+    """Where the item is added, and not when others may have been written."""
+    model = tables.bind(declared("versioned", **{name: lambda self, *_, **__: None}))
+    refused = pytest.raises(ConfigurationError, match=r"guarded_batch\(transactions=True\) would not call")
+    with model.guarded_batch(transactions=True) as batch, refused:
+        getattr(batch, name)(model("a"))
+    assert batch.results == ()
+
+
+def test_a_resumed_save_is_no_update_of_its_own(tables: Engine) -> None:
+    """A transaction that was suspended has the attributes to set, whichever call has set them."""
+    model = tables.bind(declared("lock in the item", update=lambda self, *_, **__: pytest.fail("was called")))
+    model("a").save()
+    with transaction() as tx:
+        item = tx.get(model, "a")
+        item.balance = 7
+        tx.save(item)
+        id_ = tx.suspend()
+    with transaction() as tx:
+        tx.resume(id_, [model])
+    assert existing(model, "a")["balance"] == {"N": "7"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_replaces_one_of_ours(tables: Engine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """For all models at once, as some instrument them: it is none of ours, wherever it stands."""
+    model = tables.bind(declared("lock in the item"))
+    model("a").save()
+    monkeypatch.setattr(LockableModel, name, getattr(LockableModel, name), raising=False)
+    in_transaction_of(transaction, lambda tx, item: getattr(tx, name)(item, *arguments_of(name, item)))(model("a"))
+    model("a").save(add_version_condition=False)
+    monkeypatch.setattr(LockableModel, name, lambda self, *_, **__: None)
+    with pytest.raises(ConfigurationError, match=f"Own defines {name}"):
+        in_transaction_of(transaction, lambda tx, item: getattr(tx, name)(item, *arguments_of(name, item)))(model("a"))
+
+
+def test_an_instance_with_a_method_of_its_own(tables: Engine) -> None:
+    """What is set on the instance is looked up as Python does."""
+    model = tables.bind(declared("lock in the item"))
+    model("a").save()
+    with pytest.raises(ConfigurationError, match="Own defines delete"), transaction() as tx:
+        item = tx.get(model, "a")
+        item.delete = lambda: None
+        tx.delete(item)
 
 
 def test_a_save_of_a_mixin_is_one_of_the_model() -> None:
