@@ -30,6 +30,7 @@ from pynamo_locking._intervals.disjoint_writes import (
 from pynamo_locking._intervals.intervals import IntervalAttributes, Span, enclosing, interval_attributes_of
 from pynamo_locking._intervals.queries import IntervalQueries, value_of
 from pynamo_locking._io import concurrency, runtime
+from pynamo_locking._io.model_doors import endpoint_of
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin, VersionedMixin
@@ -250,8 +251,8 @@ class Intervals(IntervalQueries[_M]):
         model = type(row)
         if model is not self._model and _storage_of(model) != _storage_of(self._model):
             raise ConfigurationError(
-                f"{model.__name__} is not stored where {self._model.__name__} looks for rows (another table, or "
-                f"another Meta.interval): call {model.__name__}.intervals.{method}(...)."
+                f"{model.__name__} is not stored where {self._model.__name__} looks for rows (another table or "
+                f"place, or another Meta.interval): call {model.__name__}.intervals.{method}(...)."
             )
 
     def _place(
@@ -519,7 +520,7 @@ def _storage_of(model: type[IntervalMixin]) -> object:
     interval, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
     attributes = [of[name] for name in (hash_name_of(model), *interval.names)]
     kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
-    return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), interval.is_by_begin, kinds
+    return meta.table_name, endpoint_of(model), interval.is_by_begin, kinds
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import release
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.tokens import Token
+from pynamo_locking._pynamodb import region_of
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def detach(
     if held.item.edits:
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
     name = name or runtime.current.entry_id()
-    token = Token(target.model.Meta.table_name, target.key, name, held.entry.ticket, held.entry.lock_mode)
+    table, region = target.model.Meta.table_name, region_of(held.row.connection)
+    token = Token(table, region, target.key, name, held.entry.ticket, held.entry.lock_mode)
     try:
         token.key_of(target.model)
     except InvalidInput as error:
@@ -191,7 +193,7 @@ class Attachment(Acquisition):
         found, what = self._with_ticket(), f"ticket {self._token.ticket} of {self._row.label}"
         if found is None:
             why = "is no longer in the queue: it was released, its lease has ended, an operator broke it, or the item "
-            why += "was deleted or replaced"
+            why += "was deleted or replaced; or it is of a table of this name at another host or in another account"
         elif found.token_id == self._token.id:
             why = "was attached by another process since"
         else:

@@ -10,6 +10,7 @@ from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import decoded, encoded
 from pynamo_locking._items.keys import deserialized_key, key_of
+from pynamo_locking._pynamodb import connection_of, region_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ class Token(NamedTuple):
 
     Attributes:
         table: of the model.
+        region: in which the table is. No host and no account: each may have several names.
         key: of the item, in DynamoDB's form.
         id: of the entry that was stored for it.
         ticket: of the entry.
@@ -38,6 +40,7 @@ class Token(NamedTuple):
     """
 
     table: str
+    region: str | None
     key: Mapping[str, Any]
     id: str
     ticket: int
@@ -53,8 +56,8 @@ class Token(NamedTuple):
         """Return the token of a text; `InvalidInput` if it is none."""
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
-            table, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
-            return cls(table, key, _id(entry_id), _ticket(ticket), lock_record.LOCK_MODE.decode(lock_mode))
+            table, region, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
+            return cls(table, region, key, _id(entry_id), _ticket(ticket), lock_record.LOCK_MODE.decode(lock_mode))
         except Exception as error:  # a forged text may fail in any way, too deep for the parser for example
             raise InvalidInput(
                 f"{text!r:.80} is no token of a lock: pass on what lock.detach() has returned."
@@ -64,13 +67,14 @@ class Token(NamedTuple):
         """Return the hash key, and the range key or None, of the item of that model.
 
         Raises:
-            ConfigurationError: it is of another table.
+            ConfigurationError: it is of another table, or of that of another Region.
             InvalidInput: it has no key that the model stores so.
         """
-        if self.table != model.Meta.table_name:
+        region = region_of(connection_of(model).connection)
+        if (self.table, self.region) != (model.Meta.table_name, region):
             raise ConfigurationError(
-                f"the token is of a lock in the table {self.table!r}, and {model.__name__} is about "
-                f"{model.Meta.table_name!r}: attach it with the model that has detached it."
+                f"the token is of a lock in the table {self.table!r} in {self.region}, and {model.__name__} is about "
+                f"{model.Meta.table_name!r} in {region}: attach it with the model that has detached it."
             )
         try:
             values = deserialized_key(model, self.key)

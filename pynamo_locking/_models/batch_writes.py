@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.constants import ITEM
 from pynamodb.exceptions import PutError, TransactWriteError
@@ -18,11 +17,19 @@ from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.write_outcome import BatchResult
 from pynamo_locking._io import batch_requests, client, protocol, responses, runtime
 from pynamo_locking._io.concurrency import Pool
-from pynamo_locking._io.model_doors import refuse_apart
+from pynamo_locking._io.model_doors import endpoint_of, refuse_apart, refuse_elsewhere
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
-from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved, prepare_save
+from pynamo_locking._models.writes import (
+    GuardedMixin,
+    Placed,
+    check_alone,
+    inserted,
+    moved,
+    prepare_save,
+    warn_of_lost_writes,
+)
 from pynamo_locking._pynamodb import (
     connection_of,
     hash_attribute_of,
@@ -52,25 +59,6 @@ if TYPE_CHECKING:
 
 
 _M = TypeVar("_M", bound=GuardedMixin)
-
-
-#: A warning names so many items.
-_MOST_NAMED: Final = 5
-
-
-def warn_of_lost_writes(source: object, items: Sequence[object]) -> None:
-    """Warn that planned writes are gone, with the object that was to send them; it is used in a ``with`` statement."""
-    if not items:
-        return
-    named = ", ".join(str(item) for item in items[:_MOST_NAMED])
-    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    warnings.warn(
-        f"a {type(source).__name__} is gone that was never committed, so nothing of it was written, of {named}{more}: "
-        f"use it in a `with` statement, which commits at the end of its block.",
-        ResourceWarning,
-        source=source,
-        stacklevel=3,
-    )
 
 
 class TransactWrite(PynamoTransactWrite):
@@ -135,7 +123,6 @@ class TransactWrite(PynamoTransactWrite):
                 "return_item_collection_metrics": self._return_item_collection_metrics,
             },
         )
-        self._first: type[GuardedMixin] | None = None  # of the models, which are all in one place
         self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
         self._placed_items: Any = None
         self._is_left = False
@@ -260,13 +247,13 @@ class TransactWrite(PynamoTransactWrite):
 
         Cost: for each hash key 1 read the first time, and for each row 1 query; 1 action for each of both.
         """
-        self._place(lambda unit: inserted(unit, model, new_rows))
+        self._place(model, lambda unit: inserted(unit, model, new_rows))
 
     def move(self, row: GuardedMixin, begin: Any, end: Any) -> None:
         """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `Intervals.move`."""
-        self._place(lambda unit: moved(unit, row, begin, end))
+        self._place(type(row), lambda unit: moved(unit, row, begin, end))
 
-    def _place(self, made: Callable[[Any], Placed]) -> None:
+    def _place(self, model: type[GuardedMixin], made: Callable[[Any], Placed]) -> None:
         self._check_open()
         if not self._has_own_token:
             raise ConfigurationError(
@@ -274,6 +261,7 @@ class TransactWrite(PynamoTransactWrite):
                 "leave the token out, or use Transaction with an idempotency_key."
             )
         placed = made(self._placed)
+        self._join(model)
         self._placed, self._placed_items = placed.tx, placed.items
         self._placed._check_open()
         actions = self._assembly.by_key.items()
@@ -321,10 +309,9 @@ class TransactWrite(PynamoTransactWrite):
         )
 
     def _join(self, model: type[Model]) -> None:
-        """Refuse a model whose table is in another place than that of the first one."""
-        if issubclass(model, GuardedMixin):
-            self._first = self._first or model
-            refuse_apart(self._first, model)
+        """Refuse a model whose table is in another place than that to which the connection sends."""
+        client.leave_connection_of_another_place(model)
+        refuse_elsewhere(self._connection, model)
 
     def _writer_of(self, model: Model) -> Writer | None:
         self._join(type(model))
@@ -544,7 +531,10 @@ class GuardedBatch(Generic[M]):
         check_alone(job.item)
         if self._transactions and job.operation == "save":
             job.item._refuse_own_save("guarded_batch(transactions=True)")
-        if job.identity is not None and job.identity in self._seen:
+        if self._transactions and self._jobs:
+            refuse_apart(type(self._jobs[0].item), type(job.item))
+        place = endpoint_of(type(job.item))
+        if job.identity is not None and (place, job.identity) in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "
                 f"two for {job.identity}: join them."
@@ -554,7 +544,7 @@ class GuardedBatch(Generic[M]):
                 f"this {type(job.item).__name__} is in the batch already, and an instance is written once, as it is "
                 f"when the block ends: make one for each item."
             )
-        self._seen |= {job.identity, id(job.item)}
+        self._seen |= {(place, job.identity), id(job.item)}
         self._jobs.append(job)
 
     def __enter__(self) -> Self:

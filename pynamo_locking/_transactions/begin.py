@@ -20,7 +20,7 @@ from pynamo_locking._items.keys import ItemKey, label_of
 from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
-from pynamo_locking._models.writes import open_here
+from pynamo_locking._models.writes import open_here, warn_of_lost_writes
 from pynamo_locking._pynamodb import connection_of, key_values_of
 from pynamo_locking._transactions.items import identity_of
 from pynamo_locking._transactions.options import TransactionKeywords
@@ -100,9 +100,20 @@ def transaction(
     begun = Transaction(table, **options)
     try:
         with as_current(begun), begun:
-            yield begun
+            try:
+                yield begun
+            except GeneratorExit as end:
+                warn_if_never_left(begun, end)
+                raise
     finally:
         begun.rollback()  # if an interrupt came before the end of its block
+
+
+def warn_if_never_left(begun: Transaction, end: GeneratorExit) -> None:
+    """Warn of writes whose block was entered by `__enter__` and is gone; a generator around a block leaves it."""
+    if end.__traceback__ is not None and end.__traceback__.tb_next is None:  # it was raised here, and not in the block
+        written = [item.identity for item in items_of(begun).by_key.values() if item.plan.write is not None]
+        warn_of_lost_writes(begun, written)
 
 
 def check_join(options: Mapping[str, object], *, join: bool) -> None:
