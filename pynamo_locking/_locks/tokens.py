@@ -10,7 +10,6 @@ from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import decoded, encoded
 from pynamo_locking._items.keys import deserialized_key, key_of
-from pynamo_locking._pynamodb import connection_of, region_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,22 +31,22 @@ class Token(NamedTuple):
 
     Attributes:
         table: of the model.
-        region: in which the table is. No host and no account: each may have several names.
         key: of the item, in DynamoDB's form.
         id: of the entry that was stored for it.
         ticket: of the entry.
         lock_mode: its mode.
+        region: in which it was detached, if that is known. No host and no account: each may have several names.
     """
 
     table: str
-    region: str | None
     key: Mapping[str, Any]
     id: str
     ticket: int
     lock_mode: LockMode
+    region: str | None
 
     def __str__(self) -> str:
-        stored = (*self[:-1], lock_record.LOCK_MODE.encode(self.lock_mode))
+        stored = (*self[:-2], lock_record.LOCK_MODE.encode(self.lock_mode), self.region)
         content = json.dumps(stored, default=encoded, separators=(",", ":")).encode()
         return _BEGIN + base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
@@ -56,8 +55,9 @@ class Token(NamedTuple):
         """Return the token of a text; `InvalidInput` if it is none."""
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
-            table, region, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
-            return cls(table, region, key, _id(entry_id), _ticket(ticket), lock_record.LOCK_MODE.decode(lock_mode))
+            table, key, entry_id, ticket, stored_mode, region = decoded(json.loads(content), content)
+            lock_mode = lock_record.LOCK_MODE.decode(stored_mode)
+            return cls(table, key, _id(entry_id), _ticket(ticket), lock_mode, None if region is None else _id(region))
         except Exception as error:  # a forged text may fail in any way, too deep for the parser for example
             raise InvalidInput(
                 f"{text!r:.80} is no token of a lock: pass on what lock.detach() has returned."
@@ -67,14 +67,13 @@ class Token(NamedTuple):
         """Return the hash key, and the range key or None, of the item of that model.
 
         Raises:
-            ConfigurationError: it is of another table, or of that of another Region.
+            ConfigurationError: it is of another table.
             InvalidInput: it has no key that the model stores so.
         """
-        region = region_of(connection_of(model).connection)
-        if (self.table, self.region) != (model.Meta.table_name, region):
+        if self.table != model.Meta.table_name:
             raise ConfigurationError(
-                f"the token is of a lock in the table {self.table!r} in {self.region}, and {model.__name__} is about "
-                f"{model.Meta.table_name!r} in {region}: attach it with the model that has detached it."
+                f"the token is of a lock in the table {self.table!r}, and {model.__name__} is about "
+                f"{model.Meta.table_name!r}: attach it with the model that has detached it."
             )
         try:
             values = deserialized_key(model, self.key)
@@ -87,7 +86,7 @@ class Token(NamedTuple):
 
 
 def _id(value: object) -> str:
-    """Return the id of an entry. An empty one would be that of each entry that was never detached."""
+    """Return the id of an entry, or of a Region. An empty one would be that of each entry that was never detached."""
     if not isinstance(value, str) or not value.isascii() or not 0 < len(value) <= _LONGEST_ID:
         raise TypeError(value)
     return value

@@ -30,6 +30,7 @@ from pynamo_locking._io import concurrency, responses, runtime
 from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
+from pynamo_locking._locks.held_lock import vain_retry
 from pynamo_locking._locks.lock import handle_of, no_decorator
 from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of, new_item, range_name_of, version_name_of
@@ -79,9 +80,11 @@ class QueuedChange(Generic[G]):
 
     def __post_init__(self) -> None:
         self.refusals = 0
+        self.is_awaited = False
         self.mailbox = Mailbox()
         self.is_told = False
         self._context = copy_context()
+        self._caller = runtime.current.thread_or_task()
         self._error: BaseException | None = None
         self._saved: G | None = None
         self._line_key = self.model, keys.ItemKey.of(self.model.Meta.table_name, keys.key_of(self.model, *self.key))
@@ -121,9 +124,19 @@ class QueuedChange(Generic[G]):
     def leads(self) -> bool:
         """Tell whether it is the caller's turn to make an attempt for all in line."""
         with _mutex:
-            if not self.line.is_led:
+            if not self.line.is_led or self._blocks(self.line.leader()):
                 self.line.leader = weakref.ref(self)
             return self.line.leader() is self
+
+    def _blocks(self, other: QueuedChange[G] | None) -> bool:
+        """Tell whether another caller is a task of the event loop whose thread this one blocks."""
+        if other is None or self.is_awaited:
+            return False
+        return other.is_awaited and other._caller[:2] == self._caller[:2]
+
+    def vain_retry(self, conflict: Exception) -> ConfigurationError | None:
+        """Return why this caller cannot wait for the lock that has refused the change; None if it can."""
+        return None if self.is_awaited else vain_retry(conflict, self._caller)
 
     def leave(self) -> None:
         """Leave the line, wherever the caller is in it, and let the next one lead."""
@@ -254,10 +267,13 @@ class CombiningQueue(Generic[G]):
         """Note a refusal, tell those whose attempts are used up, and return the pause that `modify` makes."""
         for change in applied:
             change.refusals += 1
+            hopeless = change.vain_retry(conflict)
             if change.refusals == change.attempts:
                 error = copy.copy(conflict)
                 gave_up(error, "modify()", change.attempts)
                 change.tell(error)
+            elif hopeless is not None:
+                change.tell(hopeless)
         self._refusals += 1
         if self._refusals == 1 and isinstance(conflict, StaleVersion):
             self._current = conflict.current
@@ -282,6 +298,7 @@ def combined(change: QueuedChange[G]) -> G:
 
 async def acombined(change: QueuedChange[G]) -> G:
     """Make a change together with those of other callers, while other tasks run."""
+    change.is_awaited = True
     try:
         change.line_up()
         while not change.is_told:

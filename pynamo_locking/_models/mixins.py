@@ -15,6 +15,7 @@ from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
+from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
@@ -181,6 +182,7 @@ class VersionedMixin(GuardedMixin):
                 if attempt == attempts:
                     gave_up(conflict, "modify()", attempts)
                     raise
+                refuse_retry_in_blocked_loop(conflict)
                 item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
             else:
                 return item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from tests.support.interval_models import Slot, SlotLocks, SlotTransactions, slots
 from tests.support.models import Account, Device, Locks, declare
+from tests.support.parties import held_elsewhere
 from tests.support.places import PLACES, inherit, tell_apart
 from tests.support.wire import count_requests, on
 
@@ -183,21 +185,35 @@ def test_statements_that_one_place_refuses(memory: Engine, monkeypatch: pytest.M
     assert [save_some(Account, "b"), save_some(model, "c")] == [0, 1]
 
 
-def test_a_token_of_another_region(there: Any, place: dict[str, Any]) -> None:
-    """It is refused before a request; a host may have several names, and an account several keys."""
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_token_of_another_place(there: Any, place: dict[str, Any], is_locked: bool) -> None:
+    """The error names both Regions, also if a lock there has the same ticket; the token can be attached here."""
     with Account.locked("a") as lock:
         token = lock.detach()
-    assert "region" in place or there.attach(token)
-    if "region" in place:
-        message = f"in the table {Account.Meta.table_name!r} in us-east-1, and There is about .* in eu-west-3"
-        with count_requests() as requests, pytest.raises(ConfigurationError, match=message):
-            there.attach(token)
-        assert requests.total == 0
-    else:
-        with pytest.raises(LockLost, match="or it is of a table of this name at another host or in another account"):
+    with contextlib.ExitStack() as ends:
+        if is_locked:
+            ends.enter_context(held_elsewhere(there.locked("a")))
+        with pytest.raises(LockLost) as lost:
             there.attach(token, wait=0).acquire()
+    if "region" in place:
+        assert isinstance(lost.value, ConfigurationError)
+        assert "not in the queue in eu-west-3, and its token was made in us-east-1" in str(lost.value)
+    else:
+        assert "or it is of a table of this name at another host or in another account" in str(lost.value)
     with Account.attach(token) as attached:
         assert attached.is_held
+
+
+def test_a_token_in_a_replica(engine: Engine) -> None:
+    """A global table with strong consistency has the entry in each of its Regions."""
+    engine.bind(Account)
+    Account("a").save()
+    with Account.locked("a") as lock:
+        token = lock.detach()
+    if engine.name == "memory":  # one table for all Regions
+        with inherit(Account, region="eu-west-3").attach(token) as attached:
+            attached.item.update([Account.balance.add(1)])
+        assert Account.get("a").balance == 1
 
 
 def test_a_token_of_the_region_of_the_environment(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
