@@ -73,6 +73,7 @@ class TransactWrite(PynamoTransactWrite):
       DynamoDB cancels it because of another transaction or a limit, it is sent up to nine times, with pauses of full
       jitter, at most 9.1 s in total.
     * It can be committed once. An empty one sends nothing.
+    * A model of another Region, host or account than those of `connection` is refused.
     * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
 
     Example::
@@ -97,7 +98,8 @@ class TransactWrite(PynamoTransactWrite):
         TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
         OutcomeUnknown: no response tells whether it was applied; also a `TransactWriteError`.
         TransactWriteError: DynamoDB refused the transaction for another reason.
-        ConfigurationError: it was committed before. Or it has more than 100 actions, or two for one item; then also a
+        ConfigurationError: it was committed before; or the table of a model is in another place than that to which
+            `connection` sends. Or it has more than 100 actions, or two for one item; then also a
             `TransactWriteError`.
 
     Warns:

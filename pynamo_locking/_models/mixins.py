@@ -164,7 +164,8 @@ class VersionedMixin(GuardedMixin):
             StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says so.
             Conflict: the condition was false.
             OutcomeUnknown: no response tells whether it was saved.
-            ConfigurationError: the model has no version.
+            ConfigurationError: the model has no version; or another task of the event loop of this thread holds the
+                item's lock: call `amodify`.
 
         Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry. With
         `combine` that is the cost of up to 1,000 changes.
@@ -474,7 +475,8 @@ class LockableMixin(VersionedMixin):
 
         Returns:
             The lock, not yet attached. Acquiring it makes the request, and raises `LockLost` if the lock was released,
-            the next waiter has it since its lease has ended, or it was detached again; `LockTimeout` and `ItemNotFound`
+            the next waiter has it since its lease has ended, or it was detached again (also a `ConfigurationError` if
+            the token was made in another Region, where it may be attached); `LockTimeout` and `ItemNotFound`
             as for `locked`; `ConfigurationError` if this thread or task holds the lock by another entry. After all but
             `LockLost`, and if a task is cancelled meanwhile, the lock is left to the next `attach` of the token.
 

@@ -202,7 +202,8 @@ def transactional(
             all attempts, and is raised instead of any other error of a later attempt, unless `resolve` has found that
             no attempt was, or will be, applied.
         ConfigurationError: `attempts` is below 1, an option has a wrong value (both when the function is decorated), or
-            the function is a coroutine or a generator.
+            the function is a coroutine or a generator; or a retry would wait for a lock that another task of the event
+            loop of this thread holds.
         TypeError: there is no such option; when the function is decorated.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +12,9 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactGet
 
 from pynamo_locking import NamedLock, TransactWrite, transaction
+from pynamo_locking.cli import main
 from pynamo_locking.contrib._frameworks import configure, reset
-from tests.support.models import Account, declare
+from tests.support.models import Account, Locks, declare
 from tests.support.places import PLACES, inherit, tell_apart
 from tests.support.transaction_models import Plain
 
@@ -170,6 +173,20 @@ def test_a_plain_model_in_a_transaction_of_ours(place: dict[str, Any]) -> None:
         tx.save(model("plain"))
     assert [each.account_id for each in ours.scan()] == ["plain"]
     assert [each.account_id for each in Account.scan()] == ["a"]
+
+
+def test_tables_of_two_places(
+    place: dict[str, Any], engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line checks both, although they have one name."""
+    engine.bind(Locks)
+    named = {"Here": Locks, "There": inherit(Locks, **place)}
+    for name, model in named.items():
+        monkeypatch.setattr(sys.modules[__name__], name, model, raising=False)
+    assert main(["tables", "check", *(f"{__name__}:{name}" for name in named), "--json"]) == 1
+    checked = json.loads(capsys.readouterr().out)["tables"]
+    assert [each["table"] for each in checked] == [Locks.Meta.table_name] * 2
+    assert ["no such table" in str(each["findings"]) for each in checked] == [False, True]
 
 
 def test_rows_of_two_prefixes_in_one_table(engine: Engine) -> None:
