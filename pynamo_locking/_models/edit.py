@@ -17,7 +17,7 @@ from collections import deque
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn
 
 from pynamodb.exceptions import DoesNotExist, PutError, PynamoDBException
 from typing_extensions import TypeVar
@@ -67,6 +67,22 @@ _POLL_S: Final = 1.0
 _is_applying: ContextVar[bool] = ContextVar("pynamo_locking_is_applying", default=False)
 
 
+class Caller(NamedTuple):
+    """Who waits for a change: a thread, and the task of asyncio whose event loop it blocks, unless it is awaited."""
+
+    thread_or_task: tuple[object, ...]
+    is_awaited: bool = False
+
+    def blocks(self, other: Caller) -> bool:
+        """Tell whether the other one is a task that cannot go on while this one waits."""
+        is_task = other.is_awaited and not self.is_awaited
+        return is_task and other.thread_or_task[:2] == self.thread_or_task[:2]
+
+    def vain_retry(self, conflict: Exception) -> ConfigurationError | None:
+        """Return why it cannot wait for the lock that has refused its change; None if it can."""
+        return None if self.is_awaited else vain_retry(conflict, self.thread_or_task)
+
+
 @dataclass(eq=False)
 class QueuedChange(Generic[G]):
     """One caller's change of one item; see `VersionedMixin.modify` for the options."""
@@ -80,11 +96,10 @@ class QueuedChange(Generic[G]):
 
     def __post_init__(self) -> None:
         self.refusals = 0
-        self.is_awaited = False
         self.mailbox = Mailbox()
         self.is_told = False
         self._context = copy_context()
-        self._caller = runtime.current.thread_or_task()
+        self.caller = Caller(runtime.current.thread_or_task())
         self._error: BaseException | None = None
         self._saved: G | None = None
         self._line_key = self.model, keys.ItemKey.of(self.model.Meta.table_name, keys.key_of(self.model, *self.key))
@@ -124,19 +139,10 @@ class QueuedChange(Generic[G]):
     def leads(self) -> bool:
         """Tell whether it is the caller's turn to make an attempt for all in line."""
         with _mutex:
-            if not self.line.is_led or self._blocks(self.line.leader()):
+            leader = self.line.leader()
+            if not self.line.is_led or (leader is not None and self.caller.blocks(leader.caller)):
                 self.line.leader = weakref.ref(self)
             return self.line.leader() is self
-
-    def _blocks(self, other: QueuedChange[G] | None) -> bool:
-        """Tell whether another caller is a task of the event loop whose thread this one blocks."""
-        if other is None or self.is_awaited:
-            return False
-        return other.is_awaited and other._caller[:2] == self._caller[:2]
-
-    def vain_retry(self, conflict: Exception) -> ConfigurationError | None:
-        """Return why this caller cannot wait for the lock that has refused the change; None if it can."""
-        return None if self.is_awaited else vain_retry(conflict, self._caller)
 
     def leave(self) -> None:
         """Leave the line, wherever the caller is in it, and let the next one lead."""
@@ -267,7 +273,7 @@ class CombiningQueue(Generic[G]):
         """Note a refusal, tell those whose attempts are used up, and return the pause that `modify` makes."""
         for change in applied:
             change.refusals += 1
-            hopeless = change.vain_retry(conflict)
+            hopeless = change.caller.vain_retry(conflict)
             if change.refusals == change.attempts:
                 error = copy.copy(conflict)
                 gave_up(error, "modify()", change.attempts)
@@ -298,7 +304,7 @@ def combined(change: QueuedChange[G]) -> G:
 
 async def acombined(change: QueuedChange[G]) -> G:
     """Make a change together with those of other callers, while other tasks run."""
-    change.is_awaited = True
+    change.caller = change.caller._replace(is_awaited=True)
     try:
         change.line_up()
         while not change.is_told:
