@@ -144,12 +144,11 @@ def note(connection: object) -> None:
 
 def leave_connection_of_another_place(model: type[Model]) -> None:
     """Let a model make its own connection, where PynamoDB would use that of a base class to another place."""
-    if is_connection_of_another_place(model):
-        with _mutex:
-            if is_connection_of_another_place(
-                model
-            ):  # else another thread was faster, and may have the new one already
-                set_connection(model, None)
+    if not is_connection_of_another_place(model):
+        return
+    with _mutex:
+        if is_connection_of_another_place(model):  # else another thread was faster, and may have made it
+            set_connection(model, None)
 
 
 def _open_new_sockets(connection: Connection) -> None:
