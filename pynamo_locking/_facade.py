@@ -6,6 +6,7 @@ from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._core.row_keys import brief, plain, text_of_ms
 from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._io.model_doors import (
+    endpoint_of,
     has_lock_place,
     lock_attribute_of,
     lock_table_of,

@@ -31,15 +31,36 @@ _M = TypeVar("_M", bound="Model")
 #: The options in the `Meta` of a model that PynamoDB knows. It warns of the last two itself.
 META_NAMES: Final = frozenset({*MetaProtocol.__annotations__, "session_cls", "request_timeout_seconds"})
 
+#: The options that say where a connection sends requests, with whose keys; and which rows of a shared table are ours.
+_PLACE_NAMES: Final = (
+    *("table_name", "region", "host", "aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+    *("keys", "prefix"),
+)
+
 
 def connection_of(model: AnyModel) -> TableConnection:
-    """Return the connection of a model to its table; its own `connection` sends requests for any table."""
+    """Return the connection of a model to its table; its own `connection` sends requests for any table.
+
+    A model of this package does not use the connection that a base class has to another place.
+    """
     return model._get_connection()
 
 
 def has_connection(model: type[Model]) -> bool:
     """Tell whether a model has made its connection, after which its `Meta` has no effect any more."""
-    return model._connection is not None
+    return model._connection is not None and not is_connection_of_another_place(model)
+
+
+def is_connection_of_another_place(model: type[Model]) -> bool:
+    """Tell whether a class has inherited the connection of a base class whose `Meta` names another place.
+
+    PynamoDB uses it if the tables have one name. A connection that was set for the class itself is its own.
+    """
+    owner: Any = next(base for base in model.__mro__ if "_connection" in vars(base))
+    mine, others = getattr(model, "Meta", None), getattr(owner, "Meta", None)
+    if owner._connection is None or others is None or mine is others:
+        return False
+    return any(getattr(mine, name, None) != getattr(others, name, None) for name in _PLACE_NAMES)
 
 
 def set_connection(model: type[Model], connection: TableConnection | None) -> None:
@@ -186,6 +207,23 @@ def map_results(found: ResultIterator[Any], function: Callable[[Any], Any]) -> N
 
 
 # Connections
+
+
+def region_of(connection: Connection) -> str | None:
+    """Return the Region of a connection: its own, or the one of the environment."""
+    region: str | None = connection.region or connection.session.get_config_variable("region")
+    return region
+
+
+def access_key_of(connection: Connection) -> str | None:
+    """Return the access key that a connection was given; None if it uses those of the environment."""
+    return connection._aws_access_key_id
+
+
+def key_in_use(connection: Connection) -> str | None:
+    """Return the access key by which requests are signed, which the environment may have to be asked for."""
+    credentials: Any = connection.session.get_credentials()
+    return None if credentials is None else credentials.access_key
 
 
 def attempts_of(connection: Connection) -> int:

@@ -15,6 +15,7 @@ from pynamo_locking._intervals.guards import overlap
 from pynamo_locking._intervals.intervals import IntervalAttributes, Span, interval_attributes_of
 from pynamo_locking._intervals.placings import ends_in, moving, overlapping_pair, saving, unsure_of, updating
 from pynamo_locking._intervals.queries import IntervalQueries
+from pynamo_locking._io.model_doors import endpoint_of
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import VersionedMixin
@@ -412,8 +413,8 @@ def _check_same_table(model: type[GuardedMixin], subclass: type[GuardedMixin], m
     """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
     if subclass is not model and _storage_of(subclass) != _storage_of(model):
         raise ConfigurationError(
-            f"{subclass.__name__} is not stored where {model.__name__} looks for rows (another table, or another "
-            f"Meta.interval): call {subclass.__name__}.intervals.{method}(...)."
+            f"{subclass.__name__} is not stored where {model.__name__} looks for rows (another table or place, or "
+            f"another Meta.interval): call {subclass.__name__}.intervals.{method}(...)."
         )
 
 
@@ -422,7 +423,7 @@ def _storage_of(model: type[GuardedMixin]) -> object:
     interval, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
     attributes = [of[name] for name in (hash_name_of(model), *interval.names)]
     kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
-    return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), interval.is_by_begin, kinds
+    return meta.table_name, endpoint_of(model), interval.is_by_begin, kinds
 
 
 @contextlib.contextmanager

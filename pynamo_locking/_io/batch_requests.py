@@ -20,8 +20,9 @@ from pynamo_locking._core.lease import PATIENCE_S, Deadline, backoff
 from pynamo_locking._core.values import item_size
 from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._io.client import is_sent_again
+from pynamo_locking._io.model_doors import endpoint_to
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._pynamodb import connection_of
+from pynamo_locking._pynamodb import access_key_of, connection_of
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def are_used(connection: Connection, table: str) -> bool:
 
 
 def _place(connection: Connection, table: str) -> Hashable:
-    return connection.host, connection.region, table
+    return endpoint_to(connection, access_key_of(connection)), table
 
 
 def send(writes: Sequence[StatementWrite | None]) -> list[StatementResult]:

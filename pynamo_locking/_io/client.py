@@ -32,7 +32,15 @@ from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.row_keys import row_name
 from pynamo_locking._io import event_stream, responses, runtime
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._pynamodb import connection_of, copy_without_retries, forget_client, has_client, session_holder_of
+from pynamo_locking._pynamodb import (
+    connection_of,
+    copy_without_retries,
+    forget_client,
+    has_client,
+    is_connection_of_another_place,
+    session_holder_of,
+    set_connection,
+)
 from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
@@ -132,6 +140,15 @@ def note(connection: object) -> None:
             _open_new_sockets(connection)
         if type(connection) is Connection:
             connection.__class__ = SeenConnection
+
+
+def leave_connection_of_another_place(model: type[Model]) -> None:
+    """Let a model make its own connection, where PynamoDB would use that of a base class to another place."""
+    if not is_connection_of_another_place(model):
+        return
+    with _mutex:
+        if is_connection_of_another_place(model):  # else another thread was faster, and may have made it
+            set_connection(model, None)
 
 
 def _open_new_sockets(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, Loc
 from pynamo_locking._core.lock_queue import FREE, ITEM_WITHOUT_LOCK, LockState, QueueEntry, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER, brief, cut, row_name, text_of_ms
 from pynamo_locking._io import runtime
-from pynamo_locking._io.model_doors import account_of, own_keys_of
+from pynamo_locking._io.model_doors import account_of, endpoint_to, own_keys_of
 from pynamo_locking._io.stored_rows import (
     FORMAT,
     FORMAT_NAME,
@@ -391,7 +391,8 @@ class LockRow:
     def identity(self) -> tuple[Any, ...]:
         """Equal for two rows that are the same lock in this process."""
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
-        return (self.connection.host, self.connection.region, self.table, key, self.attribute, account_of(self.model))
+        place = endpoint_to(self.connection, account_of(self.model))
+        return (place.host, place.region, self.table, key, self.attribute, place.account)
 
     @property
     def names(self) -> dict[str, Any]:

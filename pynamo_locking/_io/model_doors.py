@@ -9,8 +9,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynamodb.connection import Connection
+
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._pynamodb import connection_of
+from pynamo_locking._pynamodb import access_key_of, connection_of, key_in_use, region_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,20 +28,24 @@ if TYPE_CHECKING:
 
 
 class Endpoint(NamedTuple):
-    """Where the table of a model is: two places may have tables of one name. No account: that of the environment."""
+    """Where a connection sends requests: tables of one name may be in two places. No account: the environment's."""
 
     region: str | None
     host: str | None
     account: str | None
 
     def __str__(self) -> str:
-        said_by = "" if self.account is None else f" with the credentials {self.account!r} of its Meta"
+        said_by = "" if self.account is None else f" with the credentials {self.account!r}"
         return f"{self.region} ({self.host or 'AWS'}){said_by}"
 
 
 def endpoint_of(model: type[Model]) -> Endpoint:
-    connection = connection_of(model).connection
-    return Endpoint(connection.region, connection.host, account_of(model))
+    return endpoint_to(connection_of(model).connection, account_of(model))
+
+
+def endpoint_to(connection: Connection, account: str | None) -> Endpoint:
+    """Return where a connection of an account sends requests."""
+    return Endpoint(region_of(connection), connection.host, account)
 
 
 #: Access keys of models that have their own, as first seen: later sessions of a role have other keys.
@@ -65,8 +71,26 @@ def refuse_apart(one: type[Model], other: type[Model]) -> None:
     places = endpoint_of(one), endpoint_of(other)
     if places[0] != places[1]:
         raise ConfigurationError(
-            f"{one.__name__} is in {places[0]}, and {other.__name__} in {places[1]}, so no transaction can include "
-            f"both: give both the same Meta.region, Meta.host and Meta.aws_access_key_id, or use them apart."
+            f"{one.__name__} is in {places[0]}, and {other.__name__} in {places[1]}, so no transaction or "
+            f"batch can include both: give both the same Meta.region, Meta.host and Meta.aws_access_key_id, or use "
+            f"them apart."
+        )
+
+
+def refuse_elsewhere(connection: Connection, model: type[Model]) -> None:
+    """Refuse a model whose items a connection would write to another place than the model's own connection does."""
+    own = connection_of(model).connection
+    if own is connection or not all(issubclass(type(each), Connection) for each in (own, connection)):
+        return  # a test may hand in anything
+    here, there = endpoint_of(model), endpoint_to(connection, access_key_of(connection))
+    accounts = {here.account, access_key_of(own), model.Meta.aws_access_key_id}  # keys of one role, at several times
+    is_account = there.account in accounts or key_in_use(connection) == key_in_use(own)
+    is_region = there.region in {here.region, None}  # without one it sends nothing, unless a test has replaced that
+    if not (is_region and is_account and there.host == here.host):
+        raise ConfigurationError(
+            f"{model.__name__} is in {here}, and the connection of this transaction sends to {there}, where another "
+            f"table of that name may be: nothing was sent. Give it a connection with the Region, the host and the "
+            f"credentials of the model's Meta."
         )
 
 

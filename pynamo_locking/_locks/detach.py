@@ -28,7 +28,8 @@ from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import release
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.tokens import Token
-from pynamo_locking.exceptions import LockLost, OutcomeUnknown
+from pynamo_locking._pynamodb import region_of
+from pynamo_locking.exceptions import LockLost, OutcomeUnknown, also
 
 if TYPE_CHECKING:
     from pynamo_locking._core.lease import Duration, LockSettings
@@ -70,7 +71,8 @@ def detach(
     if held.item.edits:
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
     name = name or runtime.current.entry_id()
-    token = Token(target.model.Meta.table_name, target.key, name, held.entry.ticket, held.entry.lock_mode)
+    region, entry = region_of(held.row.connection), held.entry
+    token = Token(target.model.Meta.table_name, target.key, name, entry.ticket, entry.lock_mode, region)
     try:
         token.key_of(target.model)
     except InvalidInput as error:
@@ -189,13 +191,21 @@ class Attachment(Acquisition):
 
     def _loss(self) -> LockLost:
         found, what = self._with_ticket(), f"ticket {self._token.ticket} of {self._row.label}"
-        if found is None:
+        gone = "replaced" if self._state.is_item_without_lock else "deleted"
+        facts: dict[str, Any] = {"reason": "evicted" if self._state.exists else gone, "ticket": self._token.ticket}
+        here, there = region_of(self._row.connection), self._token.region
+        if here != there and (found is None or found.token_id != self._token.id):
+            # Not before: replicas of a global table with strong consistency have the same entries.
+            return also(LockLost, ConfigurationError)(
+                f"{what} is not in the queue in {here}, and its token was made in {there}. If these are two tables, "
+                f"attach it with a model of {there}. If they are replicas of one, the lock was lost.",
+                **facts,
+            )
+        if found is None or not found.token_id:  # or an entry that was never detached
             why = "is no longer in the queue: it was released, its lease has ended, an operator broke it, or the item "
-            why += "was deleted or replaced"
+            why += "was deleted or replaced; or it is of a table of this name at another host or in another account"
         elif found.token_id == self._token.id:
             why = "was attached by another process since"
         else:
             why = "was detached again since, so only the newest token can be attached"
-        gone = "replaced" if self._state.is_item_without_lock else "deleted"
-        reason = "evicted" if self._state.exists else gone
-        return LockLost(f"{what} {why}. Acquire the lock, and read again.", reason=reason, ticket=self._token.ticket)
+        return LockLost(f"{what} {why}. Acquire the lock, and read again.", **facts)

@@ -26,7 +26,7 @@ from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import heartbeat, local_queue, lock_events, release
 from pynamo_locking._locks.instances import LockedItem
 from pynamo_locking._locks.lock_events import HoldReport
-from pynamo_locking.exceptions import LockLost, OutcomeUnknown
+from pynamo_locking.exceptions import ItemLocked, LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -367,18 +367,42 @@ all_held: weakref.WeakKeyDictionary[HeldEntry, None] = weakref.WeakKeyDictionary
 
 def refuse_blocked_loop(row: LockRow, lock_mode: LockMode) -> None:
     """Refuse to wait in this thread for another task of its event loop, which could not go on meanwhile."""
-    *thread, task = runtime.current.thread_or_task()
-    if task is None:
-        return
-    for held in runtime.living(all_held):
-        if held.row.identity != row.identity or held.ownership.is_over:
-            continue
+    for held in _held_by_tasks(runtime.current.thread_or_task()):
+        if held.row.identity == row.identity and held.entry.lock_mode.conflicts(lock_mode):
+            raise _blocked_loop(held)
+
+
+def refuse_retry_in_blocked_loop(conflict: Exception) -> None:
+    """Refuse to wait in this thread until a task of its event loop releases the lock that has refused a write."""
+    error = vain_retry(conflict, runtime.current.thread_or_task())
+    if error is not None:
+        raise error from conflict
+
+
+def vain_retry(conflict: Exception, caller: tuple[object, ...]) -> ConfigurationError | None:
+    """Return why a caller that blocks its thread cannot wait for the lock that has refused a write; None if it can."""
+    if not isinstance(conflict, ItemLocked):
+        return None
+    for held in _held_by_tasks(caller):
+        if (held.row.model, held.row.key) == conflict.refused_by and held.entry.ticket == conflict.ticket:
+            return _blocked_loop(held)
+    return None
+
+
+def _held_by_tasks(caller: tuple[object, ...]) -> Iterator[HeldEntry]:
+    """Yield what tasks of the event loop hold that runs in the thread of a caller; nothing if none does."""
+    *thread, task = caller
+    for held in () if task is None else runtime.living(all_held):
         *its_thread, its_task = held.thread_or_task
-        if its_task is not None and its_thread == thread and held.entry.lock_mode.conflicts(lock_mode):
-            raise ConfigurationError(
-                f"{row.label} is held by another task of the event loop of this thread. To wait for it here would "
-                f"block the loop, so the task could never release it: use `async with`, or the awaited method."
-            )
+        if its_task is not None and its_thread == thread and not held.ownership.is_over:
+            yield held
+
+
+def _blocked_loop(held: HeldEntry) -> ConfigurationError:
+    return ConfigurationError(
+        f"{held.row.label} is held by another task of the event loop of this thread. To wait for it here would block "
+        f"the loop, so the task could never release it: use `async with`, or the awaited method."
+    )
 
 
 def _leave_all_to_parent() -> None:

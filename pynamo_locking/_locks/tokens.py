@@ -35,6 +35,7 @@ class Token(NamedTuple):
         id: of the entry that was stored for it.
         ticket: of the entry.
         lock_mode: its mode.
+        region: in which it was detached, if that is known. No host and no account: each may have several names.
     """
 
     table: str
@@ -42,9 +43,10 @@ class Token(NamedTuple):
     id: str
     ticket: int
     lock_mode: LockMode
+    region: str | None
 
     def __str__(self) -> str:
-        stored = (*self[:-1], lock_record.LOCK_MODE.encode(self.lock_mode))
+        stored = (*self[:-2], lock_record.LOCK_MODE.encode(self.lock_mode), self.region)
         content = json.dumps(stored, default=encoded, separators=(",", ":")).encode()
         return _BEGIN + base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
@@ -53,8 +55,9 @@ class Token(NamedTuple):
         """Return the token of a text; `InvalidInput` if it is none."""
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
-            table, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
-            return cls(table, key, _id(entry_id), _ticket(ticket), lock_record.LOCK_MODE.decode(lock_mode))
+            table, key, entry_id, ticket, stored_mode, region = decoded(json.loads(content), content)
+            lock_mode = lock_record.LOCK_MODE.decode(stored_mode)
+            return cls(table, key, _id(entry_id), _ticket(ticket), lock_mode, None if region is None else _id(region))
         except Exception as error:  # a forged text may fail in any way, too deep for the parser for example
             raise InvalidInput(
                 f"{text!r:.80} is no token of a lock: pass on what lock.detach() has returned."
@@ -83,7 +86,7 @@ class Token(NamedTuple):
 
 
 def _id(value: object) -> str:
-    """Return the id of an entry. An empty one would be that of each entry that was never detached."""
+    """Return the id of an entry, or of a Region. An empty one would be that of each entry that was never detached."""
     if not isinstance(value, str) or not value.isascii() or not 0 < len(value) <= _LONGEST_ID:
         raise TypeError(value)
     return value

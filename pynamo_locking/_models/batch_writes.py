@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.constants import ITEM
 from pynamodb.exceptions import PutError, TransactWriteError
@@ -20,6 +19,7 @@ from pynamo_locking._io import batch_requests, client, protocol, responses, runt
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._io.model_doors import (
     call_before_save,
+    endpoint_of,
     kept_condition,
     lock_attribute_of,
     lock_target_of,
@@ -27,6 +27,7 @@ from pynamo_locking._io.model_doors import (
     most_actions_of,
     own_lock_row_of,
     refuse_apart,
+    refuse_elsewhere,
     save_prepared,
 )
 from pynamo_locking._items import versions
@@ -40,6 +41,7 @@ from pynamo_locking._models.writes import (
     moved,
     prepare_save,
     refuse_own,
+    warn_of_lost_writes,
 )
 from pynamo_locking._pynamodb import (
     connection_of,
@@ -72,25 +74,6 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
-#: A warning names so many items.
-_MOST_NAMED: Final = 5
-
-
-def warn_of_lost_writes(source: object, items: Sequence[object]) -> None:
-    """Warn that planned writes are gone, with the object that was to send them; it is used in a ``with`` statement."""
-    if not items:
-        return
-    named = ", ".join(str(item) for item in items[:_MOST_NAMED])
-    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    warnings.warn(
-        f"a {type(source).__name__} is gone that was never committed, so nothing of it was written, of {named}{more}: "
-        f"use it in a `with` statement, which commits at the end of its block.",
-        ResourceWarning,
-        source=source,
-        stacklevel=3,
-    )
-
-
 class TransactWrite(PynamoTransactWrite):
     """Up to 100 writes, all or none, each guarded by the version and the lock of its item.
 
@@ -103,6 +86,7 @@ class TransactWrite(PynamoTransactWrite):
       DynamoDB cancels it because of another transaction or a limit, it is sent up to nine times, with pauses of full
       jitter, at most 9.1 s in total.
     * It can be committed once. An empty one sends nothing.
+    * A model of another Region, host or account than those of `connection` is refused.
     * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
 
     Example::
@@ -127,7 +111,8 @@ class TransactWrite(PynamoTransactWrite):
         TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
         OutcomeUnknown: no response tells whether it was applied; also a `TransactWriteError`.
         TransactWriteError: DynamoDB refused the transaction for another reason.
-        ConfigurationError: it was committed before. Or it has more than 100 actions, or two for one item; then also a
+        ConfigurationError: it was committed before; or the table of a model is in another place than that to which
+            `connection` sends. Or it has more than 100 actions, or two for one item; then also a
             `TransactWriteError`.
 
     Warns:
@@ -153,7 +138,6 @@ class TransactWrite(PynamoTransactWrite):
                 "return_item_collection_metrics": self._return_item_collection_metrics,
             },
         )
-        self._first: type[GuardedMixin] | None = None  # of the models, which are all in one place
         self._placed: Placed | None = None  # rows in a `Transaction`, whose writes the commit takes over
         self._is_left = False
 
@@ -279,20 +263,22 @@ class TransactWrite(PynamoTransactWrite):
 
         Cost: for each hash key 1 read the first time, and for each row 1 query; 1 action for each of both.
         """
-        self._place(lambda unit: inserted(unit, model, new_rows))
+        self._place(model, lambda unit: inserted(unit, model, new_rows))
 
     def move(self, row: GuardedMixin, begin: Any, end: Any) -> None:
         """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `Intervals.move`."""
-        self._place(lambda unit: moved(unit, row, begin, end))
+        self._place(type(row), lambda unit: moved(unit, row, begin, end))
 
-    def _place(self, made: Callable[[Any], Placed]) -> None:
+    def _place(self, model: type[GuardedMixin], made: Callable[[Any], Placed]) -> None:
         self._check_open()
         if not self._has_own_token:
             raise ConfigurationError(
                 "a transaction with a client_request_token can be repeated, and would find its own rows in the way: "
                 "leave the token out, or use Transaction with an idempotency_key."
             )
-        placed = self._placed = made(None if self._placed is None else self._placed.tx)
+        placed = made(None if self._placed is None else self._placed.tx)
+        self._join(model)
+        self._placed = placed
         placed.check_open()
         actions = self._assembly.by_key.items()
         placed.items.gone = {key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request}
@@ -337,10 +323,9 @@ class TransactWrite(PynamoTransactWrite):
         )
 
     def _join(self, model: type[Model]) -> None:
-        """Refuse a model whose table is in another place than that of the first one."""
-        if issubclass(model, GuardedMixin):
-            self._first = self._first or model
-            refuse_apart(self._first, model)
+        """Refuse a model whose table is in another place than that to which the connection sends."""
+        client.leave_connection_of_another_place(model)
+        refuse_elsewhere(self._connection, model)
 
     def _writer_of(self, model: Model) -> Writer | None:
         self._join(type(model))
@@ -560,7 +545,10 @@ class GuardedBatch(Generic[M]):
         check_alone(job.item)
         if self._transactions:
             refuse_own(job.item, job.operation, "guarded_batch(transactions=True)")
-        if job.identity is not None and job.identity in self._seen:
+        if self._transactions and self._jobs:
+            refuse_apart(type(self._jobs[0].item), type(job.item))
+        place = endpoint_of(type(job.item))
+        if job.identity is not None and (place, job.identity) in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "
                 f"two for {job.identity}: join them."
@@ -570,7 +558,7 @@ class GuardedBatch(Generic[M]):
                 f"this {type(job.item).__name__} is in the batch already, and an instance is written once, as it is "
                 f"when the block ends: make one for each item."
             )
-        self._seen |= {job.identity, id(job.item)}
+        self._seen |= {(place, job.identity), id(job.item)}
         self._jobs.append(job)
 
     def __enter__(self) -> Self:

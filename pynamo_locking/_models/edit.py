@@ -17,7 +17,7 @@ from collections import deque
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn
 
 from pynamodb.exceptions import DoesNotExist, PutError, PynamoDBException
 from typing_extensions import TypeVar
@@ -31,6 +31,7 @@ from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._io.model_doors import lone_writer_of
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
+from pynamo_locking._locks.held_lock import vain_retry
 from pynamo_locking._locks.lock import handle_of, no_decorator
 from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of, new_item, range_name_of, version_name_of
@@ -67,6 +68,22 @@ _POLL_S: Final = 1.0
 _is_applying: ContextVar[bool] = ContextVar("pynamo_locking_is_applying", default=False)
 
 
+class Caller(NamedTuple):
+    """Who waits for a change: a thread, and the task of asyncio whose event loop it blocks, unless it is awaited."""
+
+    thread_or_task: tuple[object, ...]
+    is_awaited: bool = False
+
+    def blocks(self, other: Caller) -> bool:
+        """Tell whether the other one is a task that cannot go on while this one waits."""
+        is_task = other.is_awaited and not self.is_awaited
+        return is_task and other.thread_or_task[:2] == self.thread_or_task[:2]
+
+    def vain_retry(self, conflict: Exception) -> ConfigurationError | None:
+        """Return why it cannot wait for the lock that has refused its change; None if it can."""
+        return None if self.is_awaited else vain_retry(conflict, self.thread_or_task)
+
+
 @dataclass(eq=False)
 class QueuedChange(Generic[G]):
     """One caller's change of one item; see `VersionedMixin.modify` for the options."""
@@ -83,6 +100,7 @@ class QueuedChange(Generic[G]):
         self.mailbox = Mailbox()
         self.is_told = False
         self._context = copy_context()
+        self.caller = Caller(runtime.current.thread_or_task())
         self._error: BaseException | None = None
         self._saved: G | None = None
         self._line_key = self.model, keys.ItemKey.of(self.model.Meta.table_name, keys.key_of(self.model, *self.key))
@@ -122,7 +140,8 @@ class QueuedChange(Generic[G]):
     def leads(self) -> bool:
         """Tell whether it is the caller's turn to make an attempt for all in line."""
         with _mutex:
-            if not self.line.is_led:
+            leader = self.line.leader()
+            if not self.line.is_led or (leader is not None and self.caller.blocks(leader.caller)):
                 self.line.leader = weakref.ref(self)
             return self.line.leader() is self
 
@@ -255,10 +274,13 @@ class CombiningQueue(Generic[G]):
         """Note a refusal, tell those whose attempts are used up, and return the pause that `modify` makes."""
         for change in applied:
             change.refusals += 1
+            hopeless = change.caller.vain_retry(conflict)
             if change.refusals == change.attempts:
                 error = copy.copy(conflict)
                 gave_up(error, "modify()", change.attempts)
                 change.tell(error)
+            elif hopeless is not None:
+                change.tell(hopeless)
         self._refusals += 1
         if self._refusals == 1 and isinstance(conflict, StaleVersion):
             current = conflict.current
@@ -284,6 +306,7 @@ def combined(change: QueuedChange[G]) -> G:
 
 async def acombined(change: QueuedChange[G]) -> G:
     """Make a change together with those of other callers, while other tasks run."""
+    change.caller = change.caller._replace(is_awaited=True)
     try:
         change.line_up()
         while not change.is_told:

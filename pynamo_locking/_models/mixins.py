@@ -15,6 +15,7 @@ from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
+from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
@@ -163,7 +164,8 @@ class VersionedMixin(GuardedMixin):
             StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says so.
             Conflict: the condition was false.
             OutcomeUnknown: no response tells whether it was saved.
-            ConfigurationError: the model has no version.
+            ConfigurationError: the model has no version; or another task of the event loop of this thread holds the
+                item's lock: call `amodify`.
 
         Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry. With
         `combine` that is the cost of up to 1,000 changes.
@@ -181,6 +183,7 @@ class VersionedMixin(GuardedMixin):
                 if attempt == attempts:
                     gave_up(conflict, "modify()", attempts)
                     raise
+                refuse_retry_in_blocked_loop(conflict)
                 item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
             else:
                 return item
@@ -472,7 +475,8 @@ class LockableMixin(VersionedMixin):
 
         Returns:
             The lock, not yet attached. Acquiring it makes the request, and raises `LockLost` if the lock was released,
-            the next waiter has it since its lease has ended, or it was detached again; `LockTimeout` and `ItemNotFound`
+            the next waiter has it since its lease has ended, or it was detached again (also a `ConfigurationError` if
+            the token was made in another Region, where it may be attached); `LockTimeout` and `ItemNotFound`
             as for `locked`; `ConfigurationError` if this thread or task holds the lock by another entry. After all but
             `LockLost`, and if a task is cancelled meanwhile, the lock is left to the next `attach` of the token.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from pynamo_locking._io.model_doors import (
     inserted_by,
     lock_attribute_of,
     moved_by,
+    refuse_apart,
 )
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
@@ -124,22 +126,58 @@ def prepare_save(item: object, way: str) -> None:
         call_before_save(item)
 
 
-class _Unguarded(BatchWrite[_M]):
+#: A warning names so many items.
+_MOST_NAMED: Final = 5
+
+
+def warn_of_lost_writes(source: object, items: Sequence[object]) -> None:
+    """Warn that planned writes are gone, with the object that was to send them; it is used in a ``with`` statement."""
+    if not items:
+        return
+    named = ", ".join(str(item) for item in items[:_MOST_NAMED])
+    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
+    warnings.warn(
+        f"a {type(source).__name__} is gone that was never committed, so nothing was written of {named}{more}: "
+        f"use it in a `with` statement, which commits at the end of its block.",
+        ResourceWarning,
+        source=source,
+        stacklevel=3,
+    )
+
+
+class PlainBatchWrite(BatchWrite[_M]):
+    """PynamoDB's batch of one model; it warns of writes that were never sent."""
+
+    _has_ended = False
+
     @override
     def delete(self, del_item: _M) -> None:
         check_alone(del_item)
         refuse_own(del_item, "delete", "batch_write()")
+        refuse_apart(self.model, type(del_item))
         super().delete(del_item)
 
     @override
     def save(self, put_item: _M) -> None:
         check_alone(put_item)
+        refuse_apart(self.model, type(put_item))
         prepare_save(put_item, "batch_write()")
         versions.note_written(put_item, None)  # the stored item will have no write id
         lock = lock_attribute_of(put_item)
         if creates_item(put_item) and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
             lock.__set__(put_item, LockState(raw={}))  # which identifies the row
         super().save(put_item)
+
+    @override
+    def __exit__(self, *error: object) -> None:
+        self._has_ended = True  # whatever the last request raises
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __del__(self) -> None:
+        """Warn of writes that nobody has sent."""
+        if not self._has_ended:
+            items = [each["item"] for each in self.pending_operations]
+            warn_of_lost_writes(self, [label_of(type(item), key_values_of(item)) for item in items])
 
 
 class Placed(Protocol):
@@ -471,7 +509,7 @@ class GuardedMixin(ReadingMixin):
             raise ConfigurationError(
                 f"batch_write() of {cls.__name__} would leave out the rows of its unique values: use guarded_batch()."
             )
-        return _Unguarded(cls, auto_commit)
+        return PlainBatchWrite(cls, auto_commit)
 
     # PynamoDB's own TransactWrite calls these
 
@@ -541,6 +579,7 @@ class GuardedMixin(ReadingMixin):
     @classmethod
     def _get_connection(cls) -> TableConnection:
         cls._lock_attribute()  # refuses a model that can be locked and has no version, before its first request
+        client.leave_connection_of_another_place(cls)
         connection = super()._get_connection()
         client.note(connection.connection)
         return connection

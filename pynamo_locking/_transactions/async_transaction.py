@@ -27,6 +27,7 @@ from pynamo_locking._transactions.begin import (
     check_join,
     current_transaction,
     is_kept_out,
+    warn_if_never_left,
 )
 from pynamo_locking._transactions.items import locking
 from pynamo_locking._transactions.options import values_of_key
@@ -346,7 +347,11 @@ async def atransaction(
         yield known if known is not None and transaction_of(known) is outer else AsyncTransaction(outer)
         return
     async with _run_in(Transaction(table, **options)) as begun:
-        yield begun
+        try:
+            yield begun
+        except GeneratorExit as end:
+            warn_if_never_left(transaction_of(begun), end)
+            raise
 
 
 @contextlib.asynccontextmanager

@@ -16,14 +16,13 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
-from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, label_of
 from pynamo_locking._locks.context import holds_a_lock
+from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
-from pynamo_locking._models.writes import open_here
+from pynamo_locking._models.writes import open_here, warn_of_lost_writes
 from pynamo_locking._pynamodb import connection_of, key_values_of
-from pynamo_locking._transactions.items import identity_of
 from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking._transactions.transaction_doors import (
@@ -49,10 +48,8 @@ from pynamo_locking.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pynamo_locking._core.write_outcome import Known
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.lock import Lock
-    from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
@@ -109,9 +106,20 @@ def transaction(
     begun = Transaction(table, **options)
     try:
         with as_current(begun), begun:
-            yield begun
+            try:
+                yield begun
+            except GeneratorExit as end:
+                warn_if_never_left(begun, end)
+                raise
     finally:
         begun.rollback()  # if an interrupt came before the end of its block
+
+
+def warn_if_never_left(begun: Transaction, end: GeneratorExit) -> None:
+    """Warn of writes whose block was entered by `__enter__` and is gone; a generator around a block leaves it."""
+    if end.__traceback__ is not None and end.__traceback__.tb_next is None:  # it was raised here, and not in the block
+        written = [item.identity for item in items_of(begun).by_key.values() if item.plan.write is not None]
+        warn_of_lost_writes(begun, written)
 
 
 def check_join(options: Mapping[str, object], *, join: bool) -> None:
@@ -179,7 +187,8 @@ def transactional(
     locked at its read has no commit, except the last one.
 
     Pass keys, not instances: the function must read what it changes. An instance from outside would be as stale in each
-    retry, so the second attempt with it is the last one: its `StaleVersion` says so.
+    retry, so the second attempt with it is the last one: its `StaleVersion` says so. So is the second attempt that
+    stores a new instance under a key that exists, unless it has looked for the item with `Transaction.get_or_none`.
 
     Args:
         function: the function, for ``@transactional`` without parentheses.
@@ -202,7 +211,8 @@ def transactional(
             all attempts, and is raised instead of any other error of a later attempt, unless `resolve` has found that
             no attempt was, or will be, applied.
         ConfigurationError: `attempts` is below 1, an option has a wrong value (both when the function is decorated), or
-            the function is a coroutine or a generator.
+            the function is a coroutine or a generator; or a retry would wait for a lock that another task of the event
+            loop of this thread holds.
         TypeError: there is no such option; when the function is decorated.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
@@ -283,6 +293,8 @@ def run_attempts(attempts: Attempts, attempt: Callable[[], _T]) -> _T:
                 if doubt is None or is_kept_out(doubt):
                     raise
                 raise doubt from error
+            if doubt is None:
+                refuse_retry_in_blocked_loop(error)
         finally:
             attempts.begun.rollback()
         runtime.current.sleep(pause)
@@ -306,7 +318,7 @@ class RetryLoop(Attempts):
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
         self._contended: dict[ItemKey, LockableMixin] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
-        self._written: list[tuple[GuardedMixin, Known]] = []  # what the last attempt was to write, as it was
+        self._last_items: Mapping[ItemKey, TransactionItem] = {}  # of the last attempt
         self._holds_lock = holds_a_lock()
 
     def locks(self) -> list[Lock[Any]]:
@@ -361,9 +373,7 @@ class RetryLoop(Attempts):
             return None
         hopeless = self._stale_again(error)
         if hopeless is not None:
-            name = label_of(type(hopeless), key_values_of(hopeless))
-            why = f"{name} is an instance from outside of the function: read it with tx.get() in each attempt"
-            gave_up(error, "transactional()", self._most, self._number, f"{why}. ")
+            gave_up(error, "transactional()", self._most, self._number, f"{hopeless}. ")
             return None
         self._number += 1
         if self._caller_locks():
@@ -373,17 +383,22 @@ class RetryLoop(Attempts):
         self._refused = commit.refused_items() if is_first and commit is not None else {}
         return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())
 
-    def _stale_again(self, error: Exception) -> GuardedMixin | None:
-        """Return the instance that was stale in the last attempt already: the function has not read it since."""
-        before = self._written
-        written = (each.instance for each in items_of(self.begun).by_key.values() if each.plan.write is not None)
-        self._written = [(item, versions.known_state(item)) for item in written]
+    def _stale_again(self, error: Exception) -> str | None:
+        """Say why an item that was stale in the last attempt already will stay so: the function has not read it."""
+        before, self._last_items = self._last_items, items_of(self.begun).by_key
         if not isinstance(error, StaleVersion) or error.refused_by is None:
             return None
         model, key = error.refused_by
         stale = ItemKey.of(connection_of(model).table_name, key)
-        again = (item for item, known in self._written if any(item is one and known == then for one, then in before))
-        return next((item for item in again if identity_of(item) == stale), None)
+        if stale not in before or stale not in self._last_items:
+            return None
+        then, now = before[stale], self._last_items[stale]
+        name = label_of(now.model, key_values_of(now.instance))
+        if then.instance is now.instance and then.before == now.before:
+            return f"{name} is an instance from outside of the function: read it with tx.get() in each attempt"
+        if then.is_blind_insert and now.is_blind_insert:
+            return f"{name} is a new instance, and an item with this key exists: read it with tx.get_or_none() before"
+        return None
 
     def _is_loss_of_ours(self, error: Exception) -> bool:
         """Tell whether a lock was lost that only helps the retry."""

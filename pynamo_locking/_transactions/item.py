@@ -126,6 +126,11 @@ class TransactionItem:
         return self.base is None or (isinstance(self.base, Unread) and self.before == Known())
 
     @property
+    def is_blind_insert(self) -> bool:
+        """Whether a new instance is stored that nobody has looked for: if the item exists, each commit is refused."""
+        return self.is_absent and isinstance(self.base, Unread)
+
+    @property
     def is_deleted(self) -> bool:
         return self.plan.after is None
 

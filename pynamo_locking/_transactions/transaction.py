@@ -20,9 +20,16 @@ from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
-from pynamo_locking._models.batch_writes import warn_of_lost_writes
 from pynamo_locking._models.isolation import IsolatedReader, level_of
-from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save, refuse_own
+from pynamo_locking._models.writes import (
+    GuardedMixin,
+    Placed,
+    inserted,
+    moved,
+    prepare_save,
+    refuse_own,
+    warn_of_lost_writes,
+)
 from pynamo_locking._transactions import suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking

@@ -16,6 +16,7 @@ from pynamo_locking import LockableMixin, NamedLock, TransactionTable
 from pynamo_locking._facade import (
     NO_TABLE,
     connection_of,
+    endpoint_of,
     has_lock_place,
     inspection,
     keys,
@@ -394,11 +395,12 @@ def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
         found.append(session.transactions(None))
     for name in names or ():
         found += inspection.with_tables([session.model(name)])
-    by_table: dict[tuple[str, str], type[Model]] = {}
+    by_table: dict[tuple[object, ...], type[Model]] = {}
     for model in found:  # of those for the same rows the last one, which is an application's own if there is one
         role = role_of(model)
         is_one_of_many = role == "items" or tables.is_shared(model)
-        by_table[model.Meta.table_name, f"{role} {model.__qualname__}" if is_one_of_many else role] = model
+        of_its = f"{role} {model.__qualname__}" if is_one_of_many else role
+        by_table[endpoint_of(model), model.Meta.table_name, of_its] = model
     if not by_table:
         raise usage(
             "which tables? Name models as module:Class, or tables with --table and --transaction-table (or the "

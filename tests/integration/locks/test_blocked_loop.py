@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.events import Acquired, subscribe
-from pynamo_locking.exceptions import ConfigurationError, LockTimeout
+from pynamo_locking import transactional
+from pynamo_locking.events import Acquired, WriteRefused, subscribe
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockTimeout
 from tests.support.models import Account, Device, Locks
 from tests.support.parties import held_elsewhere
+from tests.support.wire import count_requests, on
+from tests.support.workers import Enforced
+from tests.support.workers import Locks as WorkersLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +39,28 @@ def enter(block: Any) -> None:
         pass
 
 
+def change(item: Any) -> None:
+    item.note = "changed"
+
+
+def in_transaction(model: Any, *, count: int = 1) -> None:
+    @transactional
+    def run(tx: Any) -> None:
+        item = tx.get(model, "a")
+        change(item)
+        tx.save(item)
+        for number in range(1, count):
+            tx.save(model(f"new{number}"))
+
+    run()
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "modify": lambda model: model.modify("a", change),
+    "combined": lambda model: model.modify("a", change, combine=True),
+    "transactional": in_transaction,
+    "native": lambda model: in_transaction(model, count=2),
+}
 WAYS: dict[str, Callable[[Any], Any]] = {
     "edit": lambda model: enter(model.edit("a")),
     "locked": lambda model: enter(model.locked("a")),
@@ -72,6 +100,93 @@ def test_a_lock_of_another_task(model: Any, way: Callable[[Any], Any], is_awaite
     with pytest.raises(ConfigurationError, match=r"held by another task of the event loop .* use `async with`"):
         asyncio.run(beside(lambda: way(model), model.locked("a"), is_awaited=is_awaited))
     assert model.lock_state("a").entries == ()
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_that_a_lock_of_another_task_refuses(write: Callable[[Any], Any], is_awaited: bool) -> None:
+    """It is not repeated: the holder could not go on meanwhile. What is not to be repeated raises what it raises."""
+    with (
+        count_requests() as requests,
+        pytest.raises(ConfigurationError, match=r"held by another task of the event loop .* or the awaited method"),
+    ):
+        asyncio.run(beside(lambda: write(Account), Account.locked("a"), is_awaited=is_awaited))
+    assert requests.total <= 8
+    once: list[Callable[[], Any]] = [
+        lambda: Account.modify("a", change, attempts=1),
+        lambda: Account.modify("a", change, attempts=1, combine=True),
+        transactional(attempts=1)(lambda tx: tx.update(tx.get(Account, "a"), [Account.balance.add(1)])),
+    ]
+    for act in once:
+        with pytest.raises(ItemLocked):
+            asyncio.run(beside(act, Account.locked("a"), is_awaited=is_awaited))
+    assert Account.get("a").note is None
+
+
+def test_a_write_in_a_range_of_another_task(memory: Engine) -> None:
+    """All writes respect the range, which is locked in a row of its own."""
+    memory.bind(WorkersLocks, Enforced)
+    Enforced("k", 3).save()
+    with pytest.raises(ConfigurationError, match="held by another task of the event loop"):
+        asyncio.run(beside(lambda: Enforced.modify("k", 3, lambda _: None), Enforced.locked_range("k", 1, 5)))
+
+
+def test_a_write_that_waits_for_a_lock_elsewhere() -> None:
+    """The lock of another thread, or of another task for an awaited write, is released while this one pauses."""
+    held = threading.Event()
+
+    def hold() -> None:
+        with Account.locked("a"):
+            held.set()
+            time.sleep(0.1)
+
+    async def ahold() -> None:
+        async with Account.locked("a"):
+            held.set()
+            await asyncio.sleep(0.1)
+
+    async def beside_a_thread() -> None:
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        Account.modify("a", change)
+        holder.join()
+
+    async def beside_a_task(*, combine: bool) -> None:
+        holder = asyncio.create_task(ahold())
+        while not held.is_set():  # noqa: ASYNC110 - of two kinds of holders
+            await asyncio.sleep(0)
+        await Account.amodify("a", change, combine=combine)
+        await holder
+
+    for main in (beside_a_thread, partial(beside_a_task, combine=False), partial(beside_a_task, combine=True)):
+        held.clear()
+        asyncio.run(main())
+        item = Account.get("a")
+        assert item.note == "changed"
+        item.update([Account.note.remove()])
+
+
+def test_a_change_combined_with_those_of_tasks() -> None:
+    """A task of the loop makes the attempts, and pauses between two: the caller that blocks the loop goes on."""
+    done, refused = threading.Event(), list[WriteRefused]()
+
+    def add(item: Any) -> None:
+        item.balance += 1
+
+    async def main() -> None:
+        task = asyncio.create_task(Account.amodify("a", add, combine=True))
+        while len(refused) < 2:  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+        Account.modify("a", add, combine=True)
+        await task
+        done.set()
+
+    meanwhile = on("UpdateItem", where=lambda body: "balance" in str(body), times=2)
+    with subscribe(refused.append, WriteRefused), meanwhile.before(lambda: Account.get("a").touch()):
+        threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+        assert done.wait(10)
+    assert Account.get("a").balance == 2
 
 
 def test_what_does_not_wait_for_a_task() -> None:

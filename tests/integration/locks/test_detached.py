@@ -603,8 +603,8 @@ def test_ranges_cannot_be_detached(memory):
         assert attached.item.at == 3
 
 
-def made_of(*parts: Any) -> str:
-    return "lock1." + base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+def made_of(*parts: Any, region: Any = None) -> str:
+    return "lock1." + base64.urlsafe_b64encode(json.dumps((*parts, region)).encode()).decode().rstrip("=")
 
 
 @pytest.mark.parametrize("number", ["01", "nan", "NaN", "1e2", "", "1" * 5000, "x", 1, None, {"N": "1"}])
@@ -627,6 +627,8 @@ def test_a_forged_key(memory, number):
         made_of("t", {"key": {"S": "a"}}, "e", 10**39, {}),
         made_of("t", {"key": {"S": "a"}}, "e", -1, {}),
         made_of("t", {"key": {"S": "a"}}, "e", True, {}),
+        made_of("t", {"key": {"S": "a"}}, "e", 1, {}, region=[1]),
+        made_of("t", {"key": {"S": "a"}}, "e", 1, {}, region="e" * 300),
         "lock1.\ud800",
         None,
         b"lock1.",

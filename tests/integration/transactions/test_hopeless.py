@@ -41,12 +41,9 @@ def test_an_absent_item(cheap: Engine, use: Callable[[Any, Any], Any]) -> None:
         asyncio.run(main())
 
 
-WRITES = {name: use for name, use in USES.items() if name != "check"}
-
-
 @pytest.mark.parametrize("is_gone", [False, True], ids=["changed", "deleted"])
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("write", USES.values(), ids=USES)
 def test_an_instance_from_outside(cheap: Engine, write: Callable[[Any, Any], Any], count: int, is_gone: bool) -> None:
     """Another writer has changed the item since: the second attempt would not be the last one, and end in the same."""
     cheap.bind(Purse, Transactions)
@@ -123,3 +120,68 @@ def test_a_stale_item_that_looks_like_the_instance_from_outside(cheap: Engine, i
 
     run(Purse.get("a"))
     assert (len(attempts), Purse.get("a").balance) == (3, 7)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_new_instance_whose_key_exists(cheap: Engine, count: int) -> None:
+    """Nobody has looked for the item, and each attempt would store the instance: the second one is the last."""
+    cheap.bind(Purse, Transactions)
+    Purse("a", balance=1).save()
+    attempts = list[int]()
+
+    @transactional
+    def run(tx: Any) -> None:
+        attempts.append(1)
+        tx.save(Purse("a", balance=2))
+        if count > 1:
+            tx.save(Purse("b"))
+
+    @atransactional
+    async def arun(tx: Any) -> None:
+        attempts.append(1)
+        await tx.save(Purse("a", balance=2))
+        if count > 1:
+            await tx.save(Purse("b"))
+
+    match = r"gave up after attempt 2 of 10: Purse\('a'\) is a new instance, and an item with this key exists: .*none"
+    with pytest.raises(StaleVersion, match=match):
+        run()
+    with pytest.raises(StaleVersion, match=match):
+        asyncio.run(arun())
+    assert len(attempts) == 4
+    assert [(each.purse_id, each.balance) for each in Purse.scan()] == [("a", 1)]
+
+
+def test_a_new_instance_with_another_key_in_each_attempt(cheap: Engine) -> None:
+    """The next number is taken again and again, and the function goes on to look for a free one."""
+    cheap.bind(Purse, Transactions)
+    attempts = list[int]()
+
+    @transactional
+    def run(tx: Any) -> None:
+        attempts.append(1)
+        tx.save(Purse(str(len(attempts))))
+        if len(attempts) < 4:
+            Purse(str(len(attempts))).save()
+
+    run()
+    assert len(attempts) == 4
+
+
+def test_a_new_instance_that_the_function_has_looked_for(cheap: Engine) -> None:
+    """Another process creates the item after each look, and deletes it again: the last attempt is not in vain."""
+    cheap.bind(Purse, Transactions)
+    attempts = list[int]()
+
+    @transactional
+    def run(tx: Any) -> None:
+        attempts.append(1)
+        assert tx.get_or_none(Purse, "a") is None
+        tx.save(Purse("a", balance=7))
+        if len(attempts) < 4:
+            other = Purse("a")
+            other.save(add_version_condition=False)
+            tx.after_rollback(other.delete)
+
+    run()
+    assert (len(attempts), Purse.get("a").balance) == (4, 7)

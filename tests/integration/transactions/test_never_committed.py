@@ -17,7 +17,7 @@ from tests.support.interval_models import Slot, SlotLocks, SlotTransactions, slo
 from tests.support.transaction_models import Entry, Purse, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from tests.engines.engine import Engine
 
@@ -42,6 +42,59 @@ def asaved() -> None:
     asyncio.run(save())
 
 
+def entered() -> None:
+    block = transaction(Transactions)
+    saved(block.__enter__())
+
+
+def aentered() -> None:
+    async def save() -> None:
+        block = atransaction(Transactions)
+        await (await block.__aenter__()).save(Purse("p", balance=1))
+        del block
+        await asyncio.sleep(0.01)  # the loop closes what is gone
+
+    asyncio.run(save())
+
+
+def left_by_a_generator(*, is_async: bool = False) -> None:
+    """The block is in a generator that is closed: the program has rolled back."""
+
+    def numbers() -> Iterator[int]:
+        with transaction(Transactions) as tx:
+            saved(tx)
+            yield 1
+
+    async def anumbers() -> AsyncIterator[int]:
+        async with atransaction(Transactions) as tx:
+            await tx.save(Purse("p", balance=1))
+            yield 1
+
+    async def close() -> None:
+        found = anumbers()
+        await found.__anext__()
+        await found.aclose()
+
+    if is_async:
+        asyncio.run(close())
+        return
+    found = numbers()
+    next(found)
+    found.close()
+
+
+def auto_committed() -> None:
+    batch = Purse.batch_write(unguarded=True)
+    batch.save(Purse("q", balance=1))
+    batch.commit()
+    Purse.get("q").delete()
+
+
+def batch_refused() -> None:
+    with pytest.raises(Exception, match="purse_id"), Purse.batch_write(unguarded=True) as batch:
+        batch.save(Purse(balance=1))
+
+
 def warned(forget: Callable[[], Any]) -> list[str]:
     """Let go of what the function makes, and return what is said."""
     with warnings.catch_warnings(record=True) as found:
@@ -57,7 +110,7 @@ def warned(forget: Callable[[], Any]) -> list[str]:
     [
         (
             lambda: saved(Transaction(Transactions)),
-            "a Transaction is gone .*, of test-.*purses\\('p'\\): use it in a `with`",
+            "a Transaction is gone .*nothing was written of test-.*purses\\('p'\\): use it in a `with`",
         ),
         (lambda: many(Transaction(Transactions)), "'p4'\\) and 2 more"),
         (lambda: Transaction(Transactions).update(Purse("p"), [Purse.balance.add(1)]), "'p'"),
@@ -69,6 +122,11 @@ def warned(forget: Callable[[], Any]) -> list[str]:
         (lambda: native().insert_disjoint(Slot, slots((1, 2))), "a TransactWrite .*slots\\('d', '1'\\)"),
         (lambda: saved(Purse.guarded_batch()), "a GuardedBatch is gone .*purses\\('p'\\)"),
         (lambda: many(Purse.guarded_batch(transactions=True)), "'p4'\\) and 2 more"),
+        (lambda: saved(Purse.batch_write(unguarded=True)), "a PlainBatchWrite is gone .*Purse\\('p'\\)"),
+        (lambda: many(Purse.batch_write(unguarded=True)), "'p4'\\) and 2 more"),
+        (lambda: Purse.batch_write(unguarded=True).delete(Purse("p")), "of Purse\\('p'\\)"),
+        (entered, "a Transaction is gone .*purses\\('p'\\)"),
+        (aentered, "a Transaction is gone .*purses\\('p'\\)"),
     ],
 )
 def test_what_was_never_committed_is_named(memory: Engine, forget: Callable[[], Any], named: str) -> None:
@@ -142,6 +200,12 @@ def test_a_block_has_ended_it(memory: Engine, make: Callable[[], Any], error: ty
         lambda: Transaction(Transactions).get_or_none(Purse, "p"),
         lambda: Transaction(isolation="chaos"),
         lambda: Purse.guarded_batch(workers=0),
+        lambda: in_a_block(lambda: Purse.batch_write(unguarded=True)),
+        auto_committed,
+        batch_refused,
+        Purse.batch_write,
+        left_by_a_generator,
+        lambda: left_by_a_generator(is_async=True),
         lambda: Slot.intervals.insert_disjoint(slots((1, 2))),
     ],
 )

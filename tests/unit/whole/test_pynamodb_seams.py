@@ -77,6 +77,7 @@ def pin(where, what):
         "_read_timeout_seconds",
         "_retry_configuration",
         "_max_pool_connections",
+        "_aws_access_key_id",
         "host",
         "region",
         "client",

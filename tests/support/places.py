@@ -1,0 +1,41 @@
+"""Two places with tables of one name: two Regions, hosts or accounts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.connection import Connection
+
+from tests.engines.memory import TappedMemory
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.engines.engine import Engine
+
+#: What the `Meta` of a model in the other place says.
+PLACES: Final[dict[str, dict[str, Any]]] = {
+    "region": {"region": "eu-west-3"},
+    "host": {"host": "http://localhost:1"},
+    "account": {"aws_access_key_id": "another", "aws_secret_access_key": "another"},
+}
+
+
+def inherit(base: Any, **options: Any) -> Any:
+    """Return a class of a model with other options in its `Meta`, and nothing else."""
+    return type("There", (base,), {"Meta": type("Meta", (base.Meta,), options)})
+
+
+def tell_apart(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine have a database for each place, as AWS has."""
+    memory = engine._memory
+    if memory is None:  # moto has one for each Region
+        return
+    here = engine.region, engine.host, engine.credentials["aws_access_key_id"]
+    databases = {here: memory}
+
+    def client_for(connection: Any) -> Any:
+        place = connection.region, connection.host, connection._aws_access_key_id
+        return databases.setdefault(place, TappedMemory()).client_for(connection)
+
+    monkeypatch.setattr(Connection, "client", property(client_for))
