@@ -163,9 +163,9 @@ class IdempotencyTable(NamedLock):
             lambda_context: the second argument of the Lambda handler that the call is made in. Then `lease` is what is
                 left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
             store_errors: exceptions that are results, and their subclasses, as in an ``except`` clause: stored, and
-                raised again by a repeat, with equal arguments and attributes, which are JSON unless `serializer` takes
-                more. One that a repeat could not make equal is not stored, which raises `ConfigurationError`. The
-                process of the repeat must have imported its class.
+                raised again by a repeat, with the same arguments and attributes, which are JSON unless `serializer`
+                takes more: a tuple, or a key that is a number, is none. One that a repeat could not make equal is not
+                stored, which raises `ConfigurationError`. The process of the repeat must have imported its class.
             serializer: has `dumps` to text and `loads`, as the module `json` has.
             on_abandoned: what to do if an earlier call did not end, and its lease has: it was killed, or is stuck.
                 ``"run"`` makes the call again. ``"raise"`` raises `CallAbandoned` on entering, also in later calls, and
@@ -337,15 +337,34 @@ def _made_again(kind: type[Exception], facts: Any) -> Exception:
     return error
 
 
-def _shown_by(error: Exception) -> list[tuple[str, Any]]:
-    """Return everything that an exception shows, also what its class keeps outside of `vars`: slots, fields in C."""
-    shown = {"args": list(error.args), **vars(error)}
-    for kind in type(error).__mro__:
+def _shown_by(value: object) -> dict[str, Any]:
+    """Return everything that an object shows, also what its class keeps outside of `vars`: slots, fields in C."""
+    shown = {"args": getattr(value, "args", None), **getattr(value, "__dict__", {})}
+    for kind in type(value).__mro__:
         for name, attribute in vars(kind).items() if kind not in Exception.__mro__ else ():
             is_kept_apart = inspect.ismemberdescriptor(attribute) or inspect.isgetsetdescriptor(attribute)
             if is_kept_apart and not name.startswith("__"):
-                shown[name] = getattr(error, name, None)
-    return sorted(shown.items())
+                shown[name] = getattr(value, name, None)
+    return shown
+
+
+#: Of values that are equal to themselves alone.
+_NO_EQUALITY: Final[Any] = object.__eq__
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Tell whether two values are equal, and all parts have one type: JSON makes lists of tuples, and texts of keys."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        keys = {key: key for key in other}
+        same = (key in keys and _is_alike((key, one[key]), (keys[key], other[key])) for key in one)
+        return len(one) == len(other) and all(same)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_alike, one, other))
+    if type(one).__eq__ is _NO_EQUALITY:
+        return one is other or _is_alike(_shown_by(one), _shown_by(other))
+    return bool(one == other)
 
 
 def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializer: Serializer) -> str:
@@ -354,10 +373,14 @@ def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], seriali
         return "another exception has its name"
     try:
         again = _made_again(type(error), serializer.loads(serializer.dumps(_facts_of(error))))
-        shown = [(serializer.dumps(_shown_by(each)), str(each)) for each in (error, again)]
+        shown, would_show = ({**_shown_by(each), "text": str(each)} for each in (error, again))
+        other = next((name for name in shown if not _is_alike(shown[name], would_show.get(name))), None)
     except Exception as failure:  # noqa: BLE001 - of the caller's serializer, or of the caller's class
         return str(failure)
-    return "" if shown[0] == shown[1] else f"a repeat would raise {again!r:.200}"
+    if other is None:
+        return ""
+    differs = f"whose {other} is {would_show.get(other)!r:.80}, and not {shown[other]!r:.80}"
+    return f"a repeat would raise {again!r:.80}, {differs}"
 
 
 def _is_kept(until_ms: float | None) -> bool:
