@@ -331,28 +331,28 @@ def _has_form(value: Any, shape: Any) -> bool:
 # Errors that a retry cannot mend: requests that DynamoDB refuses for good, and items of other programs.
 
 
-def final(row: LockRow, error: Exception) -> LockingError:
-    """Return the error for a lock request that DynamoDB refuses for good."""
-    code, message = code_of(error), message_of(error)
+def final(row: LockRow, failed: str, error: Exception) -> LockingError:
+    """Return the error for a lock request that DynamoDB refuses for good; `failed` says what it was to do."""
+    code, message, failure = code_of(error), message_of(error), f"cannot {failed} {row.label}"
     if code == NO_TABLE:
         return ConfigurationError(
-            f"cannot lock {row.label}: there is no table {row.table!r}. "
+            f"{failure}: there is no table {row.table!r}. "
             f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
             cause=error,
         )
     if is_about_size(error):
-        return no_room(row, "an entry of the queue does not fit", f" DynamoDB said: {message}", error)
+        return no_room(failure, "an entry of the queue does not fit", f" DynamoDB said: {message}", error)
     if _is_about_keys(error):
-        return _other_keys(f"cannot lock {row.label}", row.table, row.key, error)
+        return _other_keys(failure, row.table, row.key, error)
     kind = ConfigurationError if code == INVALID else LockingError
-    return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
+    return kind(f"{failure}: DynamoDB refused the request: {code}: {message}", cause=error)
 
 
-def no_room(row: LockRow, why: str, said: str = "", cause: Exception | None = None) -> ConfigurationError:
+def no_room(failure: str, why: str, said: str = "", cause: Exception | None = None) -> ConfigurationError:
     """Return the error for an item that cannot carry an entry of the queue."""
     return ConfigurationError(
-        f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that {why}. Make the item "
-        f"smaller, or keep its lock in a separate row (Meta.lock_table instead of a LockAttribute).{said}",
+        f"{failure}: the item is so close to DynamoDB's limit of 400 KB that {why}. Make the item smaller, or keep its "
+        f"lock in a separate row (Meta.lock_table instead of a LockAttribute).{said}",
         cause=cause,
     )
 
