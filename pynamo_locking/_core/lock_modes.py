@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from typing_extensions import assert_never
 
+from pynamo_locking._core.row_keys import brief
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -148,7 +150,7 @@ def order(bound: Bound) -> Any:
 
 
 def _text(bound: Bound | None) -> str:
-    return "..." if bound is None else str(bound[1])
+    return "..." if bound is None else brief(bound[1])
 
 
 def blockers(lock_mode: LockMode, ahead: Iterable[LockMode]) -> list[int]:

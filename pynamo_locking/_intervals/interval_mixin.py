@@ -303,6 +303,17 @@ class IntervalMixin(VersionedMixin):
         its = interval.span_in(refused.stored[1])
         return its != interval.span(*interval.ends_of(self))
 
+    def _why_misplaced(self, image: dict[str, Any]) -> str:
+        """Say that the stored row has another interval, which this write may not change."""
+        interval = interval_attributes_of(type(self))
+        its = interval.span_in(image)
+        if its is None:
+            return ""
+        stored = its.upper if interval.is_by_begin else its.lower
+        if stored == interval.edge(getattr(self, interval.other), interval.other):
+            return ""
+        return "it would change the interval without a check for overlaps: use move() of the model's intervals."
+
     def _same_interval(self) -> Condition:
         """Return the condition that the stored row has the end of this instance; the key ensures the begin."""
         interval = interval_attributes_of(type(self))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lock_modes import extent_of, order
+from pynamo_locking._core.row_keys import plain
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
 from pynamo_locking._pynamodb import hash_attribute_of, key_values_of
@@ -40,7 +41,7 @@ class Span:
     upper: Edge | None
 
     def __str__(self) -> str:
-        return " to ".join("..." if edge is None else f"{edge.value!s:.80}" for edge in (self.lower, self.upper))
+        return " to ".join("..." if edge is None else plain(f"{edge.value!s:.80}") for edge in (self.lower, self.upper))
 
     @property
     def values(self) -> tuple[Any, Any]:

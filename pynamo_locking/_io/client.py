@@ -324,12 +324,17 @@ def _note_attempt(
 def _refuse_what_is_no_answer(http: Any, parsed: dict[str, Any], context: dict[str, Any]) -> None:
     """Make what botocore would accept a "bad gateway": the request may have been applied, or not.
 
-    An answer that was cut short, unless a checksum shows that. A page of a proxy with status 200, which says nothing of
-    what DynamoDB says.
+    An answer that was cut short, unless a checksum shows that. A page of a proxy with status 200: it has another form
+    than DynamoDB's answers, or says nothing of what these say.
     """
-    what = "the answer was cut short" if _is_cut(http) else ""
-    if http.status_code < HTTP_REDIRECTION and context.get(_SAYS_SOMETHING) and not parsed.keys() - _METADATA:
+    is_page = parsed.pop(responses.NO_ANSWER, False)
+    is_page |= bool(context.get(_SAYS_SOMETHING)) and not parsed.keys() - _METADATA
+    if _is_cut(http):
+        what = "the answer was cut short"
+    elif is_page and http.status_code < HTTP_REDIRECTION:
         what = "what came with status 200 is no answer of DynamoDB's: is it a page of a proxy?"
+    else:
+        what = ""
     if what:
         http.status_code = HTTP_BAD_GATEWAY
         parsed.setdefault("ResponseMetadata", {})["HTTPStatusCode"] = HTTP_BAD_GATEWAY
@@ -337,8 +342,14 @@ def _refuse_what_is_no_answer(http: Any, parsed: dict[str, Any], context: dict[s
 
 
 def _is_cut(http: Any) -> bool:
+    """Tell whether a part of an answer is missing, or nobody knows how long it is."""
     length = http.headers.get("Content-Length")
-    return length is not None and "Content-Encoding" not in http.headers and len(http.content) < int(length)
+    if length is None or "Content-Encoding" in http.headers:
+        return False
+    try:
+        return not 0 <= int(length) <= len(http.content)
+    except ValueError:
+        return True
 
 
 # Throttled requests: why, in the error and in events. Hot keys show in plain reads as well.

@@ -49,7 +49,7 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
         ":callers": number(entry.callers),
         ":max": number(capacity),
     }
-    return _update(row, protocol.ENQUEUE, given, lease=entry.lease)
+    return _update(row, "lock", protocol.ENQUEUE, given, lease=entry.lease)
 
 
 def enter_first(row: LockRow, entry: NewEntry) -> Image:
@@ -61,11 +61,11 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
     now_us = runtime.current.time_us()
     new = lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.callers)
     clause = protocol.ENQUEUE_FIRST_IN_ITS_ROW if row.may_create else protocol.ENQUEUE_FIRST
-    return _update(row, clause, {":map": new}, lease=entry.lease)
+    return _update(row, "lock", clause, {":map": new}, lease=entry.lease)
 
 
 def read(row: LockRow, *, consistent: bool) -> Image | None:
-    image: Image | None = _call(row, "GetItem", {"ConsistentRead": consistent}).get("Item")
+    image: Image | None = _call(row, "read the lock of", "GetItem", {"ConsistentRead": consistent}).get("Item")
     return image
 
 
@@ -73,7 +73,7 @@ def read_document(row: LockRow) -> LockState:
     """Read the lock document alone, consistently; it may be broken, see `lock_record.trusted`."""
     names = {"#l": row.attribute}
     arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
-    return lock_record.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
+    return lock_record.state_in(_call(row, "read the lock of", "GetItem", arguments).get("Item"), row.attribute)
 
 
 def renew(row: LockRow, entry: QueueEntry, heartbeats: int, *, want_image: bool) -> Image:
@@ -82,12 +82,12 @@ def renew(row: LockRow, entry: QueueEntry, heartbeats: int, *, want_image: bool)
     clause, given = protocol.RENEW, naming(entry) | {":beat": number(heartbeats), ":renewed": number(renewed_ms)}
     if entry.granted_ms is not None:
         clause, given[":granted"] = clause + protocol.NOTE_GRANT, number(entry.granted_ms - entry.entered_ms)
-    return _update(row, clause, given, lease=entry.lease, want_image=want_image)
+    return _update(row, "renew the lock of", clause, given, lease=entry.lease, want_image=want_image)
 
 
 def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
     """Leave the queue. Names only the entry, so that it also removes an entry whose ticket we never received."""
-    return _update(row, protocol.RELEASE, {"#me": entry_id}, want_image=want_image)
+    return _update(row, "release the lock of", protocol.RELEASE, {"#me": entry_id}, want_image=want_image)
 
 
 def succeed(row: LockRow, entry: QueueEntry, success: RunRecord, kept_s: int, *, want_image: bool) -> Image:
@@ -102,7 +102,7 @@ def succeed(row: LockRow, entry: QueueEntry, success: RunRecord, kept_s: int, *,
     )
     if row.ttl_attribute is not None:  # which the last lease has set for an earlier success, or for none
         clause, given[":expires"] = clause + protocol.SET_EXPIRY, number(runtime.current.time_ms() // 1000 + kept_s)
-    return _update(row, clause, given, want_image=want_image)
+    return _update(row, "note a success, and release the lock of", clause, given, want_image=want_image)
 
 
 def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None) -> Image:
@@ -111,7 +111,7 @@ def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None
     Refused if our entry is gone, so only one copy stores the new entry.
     """
     clause, given = following(row, new, ticket)
-    return _update(row, protocol.HAND_OVER + clause, naming(entry) | given)
+    return _update(row, "hand over the lock of", protocol.HAND_OVER + clause, naming(entry) | given)
 
 
 def move(row: LockRow, entry_id: str, ticket: int, new: NewEntry, token_id: str = "") -> Image:
@@ -119,10 +119,12 @@ def move(row: LockRow, entry_id: str, ticket: int, new: NewEntry, token_id: str 
 
     Refused if that entry is gone, or was not stored for the token that is named.
     """
+    failed = "detach the lock of"
     clause, given = following(row, new, ticket)
     if token_id:
+        failed = "attach the lock of"
         clause, given = clause + protocol.OF_TOKEN, given | {":token": {"S": token_id}}
-    return _update(row, protocol.HAND_OVER + clause, {"#me": entry_id, ":ticket": number(ticket)} | given)
+    return _update(row, failed, protocol.HAND_OVER + clause, {"#me": entry_id, ":ticket": number(ticket)} | given)
 
 
 def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, dict[str, Any]]:
@@ -139,7 +141,7 @@ def naming(entry: QueueEntry) -> dict[str, Any]:
 
 def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
     given = naming(entry) | {":shared": {"S": SHARED}, ":write": number(write)}
-    return _update(row, protocol.DOWNGRADE, given)
+    return _update(row, "share the lock of", protocol.DOWNGRADE, given)
 
 
 def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int]) -> Image:
@@ -153,7 +155,7 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
         given |= {f"#e{i}": entry.id, f":b{i}": number(entry.heartbeats), f":t{i}": number(entry.ticket)}
     for i, (slot, ticket) in enumerate(remembered.items()):
         given |= {f"#s{i}": str(slot), f":s{i}": number(ticket)}
-    return _update(row, protocol.evict(len(entries), len(remembered)), given)
+    return _update(row, "remove dead entries from the lock of", protocol.evict(len(entries), len(remembered)), given)
 
 
 def _timed(row: LockRow, clause: Clause, given: dict[str, Any], lease: float) -> tuple[Clause, dict[str, Any]]:
@@ -165,6 +167,7 @@ def _timed(row: LockRow, clause: Clause, given: dict[str, Any], lease: float) ->
 
 def _update(
     row: LockRow,
+    failed: str,
     clause: Clause,
     given: dict[str, Any],
     *,
@@ -175,7 +178,7 @@ def _update(
         clause, given = _timed(row, clause, given, lease)
     arguments = protocol.alone(clause, row.names | given) | {"ReturnValues": "ALL_NEW" if want_image else "NONE"}
     try:
-        image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+        image: Image = _call(row, failed, "UpdateItem", arguments).get("Attributes", {})
     except ConfigurationError as error:
         if error.cause_response_code == INVALID and not responses.is_about_size(
             error.cause
@@ -186,9 +189,9 @@ def _update(
     return image
 
 
-def _call(row: LockRow, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _call(row: LockRow, failed: str, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     event_stream.requesting(operation)
     try:
         return ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
     except responses.BOTOCORE_EXCEPTIONS as error:
-        raise responses.final(row, error) from error
+        raise responses.final(row, failed, error) from error

@@ -208,3 +208,9 @@ def kept_condition(item: Any, condition: Condition | None, *arguments: Any, **op
     """Return the condition of a write, with what its model adds: an interval must stay the one that was read."""
     kept: Condition | None = item._placement_condition(condition, *arguments, **options)
     return kept
+
+
+def why_misplaced(item: Any, image: dict[str, Any] | None) -> str:
+    """Say how the stored item is elsewhere than an instance says, and what to do; empty if it is not."""
+    said: str = item._why_misplaced(image) if image and hasattr(item, "_why_misplaced") else ""
+    return said

@@ -28,6 +28,7 @@ from pynamo_locking._core.dynamodb import (
     ACTION_FAILED,
     CANCELLED,
     CONDITION_FAILED,
+    HTTP_REDIRECTION,
     INVALID,
     NO_TABLE,
     PASSING,
@@ -254,53 +255,104 @@ def _cause(
 
 #: The parts of a response that are items, or lists and maps of items; and the reasons that older releases of botocore
 #: leave out.
-_ITEMS: Final = ("Attributes", "Item", "Items", "Responses", "ThrottlingReasons", "throttlingReasons")
+_ITEMS: Final = frozenset({"Attributes", "Item", "Items", "Responses", "ThrottlingReasons", "throttlingReasons"})
 
 
-def take_items(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+#: Added to a response with status 200 that is none of DynamoDB's.
+NO_ANSWER: Final = "pynamo_locking_no_answer"
+
+
+def take_items(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], operation_model: Any, **_: Any
+) -> None:
     """Take the items out of a response before botocore parses the rest; its event ``before-parse`` calls this.
 
     Args:
         response_dict: the response; its ``body`` is text.
         customized_response_dict: what botocore adds to the rest.
+        operation_model: what botocore knows of the request.
     """
-    text = response_dict["body"]
-    with contextlib.suppress(ValueError):  # botocore says what is wrong with it
+    text, is_refusal = response_dict["body"], response_dict["status_code"] >= HTTP_REDIRECTION
+    if not text:  # as of a request that says nothing
+        return
+    parts = _parts_in(text, operation_model, is_refusal=is_refusal)
+    if parts is not None:
+        rest, items = parts
+        customized_response_dict |= items
+    elif is_refusal:  # the status says it all
+        rest, items = {"message": text.decode(errors="replace")}, {}
+    else:
+        rest, items = {}, {}
+        customized_response_dict[NO_ANSWER] = True
+    if items or parts is None:
+        response_dict["body"] = json.dumps(rest).encode()
+
+
+def _parts_in(text: bytes, operation_model: Any, *, is_refusal: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return what is in a response besides its items, and these; None if botocore's parser would fail on it."""
+    try:
         body = json.loads(text)
-        if not isinstance(body, dict):
-            return
-        items = {name: body.pop(name) for name in _ITEMS if body.get(name) is not None}
-        if not items:
-            return
-        customized_response_dict |= decoded(items, text)
-        response_dict["body"] = json.dumps(body).encode()
+        shape = _shape_of(body, operation_model) if is_refusal else operation_model.output_shape
+        if not isinstance(body, dict) or (shape is not None and not _has_form(body, shape)):
+            return None
+        known = _ITEMS if is_refusal or shape is None else _ITEMS & shape.members.keys()
+        items = {name: body.pop(name) for name in known if body.get(name) is not None}
+        return body, decoded(items, text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _shape_of(body: Any, operation_model: Any) -> Any:
+    """Return the form of the refusal that a body names; None if botocore knows none of that name."""
+    name = body.get("__type", "") if isinstance(body, dict) else ""
+    if not isinstance(name, str):
+        raise ValueError(name)  # noqa: TRY004 - as of what is no JSON
+    return operation_model.service_model.shape_for_error_code(name.partition(":")[0].rpartition("#")[2])
+
+
+def _has_form(value: Any, shape: Any) -> bool:
+    """Tell whether structures, lists and maps are where they belong. Within items, which may be large, nobody looks."""
+    match shape.type_name:
+        case "structure":
+            members = shape.members
+            return isinstance(value, dict) and all(
+                value[name] is None or _has_form(value[name], members[name]) for name in value.keys() & members.keys()
+            )
+        case "list":
+            return isinstance(value, list) and all(_has_form(each, shape.member) for each in value)
+        case "map" if shape.value.name == "AttributeValue":
+            return isinstance(value, dict) and {*map(type, value.values())} <= {dict}
+        case "map":
+            return isinstance(value, dict) and all(_has_form(each, shape.value) for each in value.values())
+        case _:
+            return not isinstance(value, (dict, list))
 
 
 # Errors that a retry cannot mend: requests that DynamoDB refuses for good, and items of other programs.
 
 
-def final(row: LockRow, error: Exception) -> LockingError:
-    """Return the error for a lock request that DynamoDB refuses for good."""
-    code, message = code_of(error), message_of(error)
+def final(row: LockRow, failed: str, error: Exception) -> LockingError:
+    """Return the error for a lock request that DynamoDB refuses for good; `failed` says what it was to do."""
+    code, message, failure = code_of(error), message_of(error), f"cannot {failed} {row.label}"
     if code == NO_TABLE:
         return ConfigurationError(
-            f"cannot lock {row.label}: there is no table {row.table!r}. "
+            f"{failure}: there is no table {row.table!r}. "
             f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
             cause=error,
         )
     if is_about_size(error):
-        return no_room(row, "an entry of the queue does not fit", f" DynamoDB said: {message}", error)
+        return no_room(failure, "an entry of the queue does not fit", f" DynamoDB said: {message}", error)
     if _is_about_keys(error):
-        return _other_keys(f"cannot lock {row.label}", row.table, row.key, error)
+        return _other_keys(failure, row.table, row.key, error)
     kind = ConfigurationError if code == INVALID else LockingError
-    return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
+    return kind(f"{failure}: DynamoDB refused the request: {code}: {message}", cause=error)
 
 
-def no_room(row: LockRow, why: str, said: str = "", cause: Exception | None = None) -> ConfigurationError:
+def no_room(failure: str, why: str, said: str = "", cause: Exception | None = None) -> ConfigurationError:
     """Return the error for an item that cannot carry an entry of the queue."""
     return ConfigurationError(
-        f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that {why}. Make the item "
-        f"smaller, or keep its lock in a separate row (Meta.lock_table instead of a LockAttribute).{said}",
+        f"{failure}: the item is so close to DynamoDB's limit of 400 KB that {why}. Make the item smaller, or keep its "
+        f"lock in a separate row (Meta.lock_table instead of a LockAttribute).{said}",
         cause=cause,
     )
 

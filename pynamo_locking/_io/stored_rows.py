@@ -27,6 +27,11 @@ def number(value: int) -> dict[str, str]:
 Image = dict[str, Any]
 
 #: The format of what this release stores, and the newest that it reads. What has no number is of format 1.
+#:
+#: It rises with what an older release would misread or damage: a field that it must not overlook, another meaning or
+#: type of a field, a field that is gone. It does not rise with an optional field that an older release may overlook,
+#: and leaves as it is. The growth of a new field of an entry counts in `lock_record.GROWTH`. A minor version that reads
+#: a new format comes before the one that stores it.
 FORMAT: Final = 1
 
 #: The name of the number: of an attribute of a row of ours, or of an entry in the map of a lock or of an intent.

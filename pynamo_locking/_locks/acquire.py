@@ -261,7 +261,9 @@ class Acquisition:
         self._leave_for_now()
         self._full_at = state.next_ticket
         if len(state.entries) == 1 and state.intent is None:
-            raise responses.no_room(self._row, f"an entry would need {lacking} bytes more as it grows")
+            raise responses.no_room(
+                f"cannot lock {self._row.label}", f"an entry would need {lacking} bytes more as it grows"
+            )
         return False
 
     def _enter_once(self) -> Steps[Image | None]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
 
 from pynamodb.attributes import Attribute
 from pynamodb.attributes import TTLAttribute as PynamoTTLAttribute
@@ -560,23 +560,48 @@ def _refuse_hidden(model: type[PlacedMixin]) -> None:
             )
 
 
-#: What this package reads in the `Meta` of a model: docs/reference/meta.md.
-_OPTIONS: Final = frozenset(
+class _MetaOptions(NamedTuple):
+    """What this package reads in the `Meta` of one kind of models: docs/reference/meta.md."""
+
+    kind: str
+    names: frozenset[str]
+
+
+#: The frameworks set `lock_settings` of all models.
+_OF_OWN_ROWS: Final = frozenset({"keys", "prefix", "ttl_attribute", "transaction_table", "write_id", "lock_settings"})
+_OF_LOCKS: Final = _OF_OWN_ROWS | {"guard_queries"}
+_OF_MODELS: Final = frozenset(
     {"lock_settings", "lock_table", "enforce_locks", "write_id", "transaction_table", "guard_queries", "interval"}
-    | {"unique", "unique_table", "unique_scope", "keys", "prefix", "ttl_attribute"}
-    | {"keep_finished_s", "keep_keys_s", "keep_rows_s"}
+    | {"unique", "unique_table", "unique_scope"}
 )
+#: By the `_kind` of the rows; of other models it is empty.
+_OPTIONS: Final = {
+    "": _MetaOptions("a model of yours", _OF_MODELS),
+    "lock": _MetaOptions("a NamedLock", _OF_LOCKS),
+    "call": _MetaOptions("an IdempotencyTable", _OF_LOCKS),
+    "unique": _MetaOptions("a UniqueTable", _OF_OWN_ROWS),
+    "transaction": _MetaOptions("a TransactionTable", _OF_OWN_ROWS | {"keep_finished_s", "keep_keys_s", "keep_rows_s"}),
+}
 
 
 def _refuse_unknown_options(model: type[PlacedMixin]) -> None:
-    """Refuse a name in `Meta` that nobody reads: mostly it is another one, misspelt."""
-    known = META_NAMES | _OPTIONS
-    names = (name for name in dir(getattr(model, "Meta", None)) if not name.startswith("_"))
-    unknown = next((name for name in names if name not in known), None)
+    """Refuse a name in `Meta` that nobody reads: mostly it is another one, misspelt, or for another kind of models."""
+    meta, known = getattr(model, "Meta", None), META_NAMES.union(*(options.names for options in _OPTIONS.values()))
+    unknown = next((name for name in dir(meta) if not name.startswith("_") and name not in known), None)
     if unknown is not None:
         nearest = get_close_matches(unknown, known, n=1)
         meant = f"did you mean {nearest[0]!r}?" if nearest else "see the page on options in Meta."
         raise ConfigurationError(
             f"Meta.{unknown} of {model.__name__} is no option of PynamoDB or pynamo_locking, and would be ignored: "
             f"{meant} The name of an option of your own begins with an underscore."
+        )
+    its = _OPTIONS[getattr(model, "_kind", "")]
+    # A Meta from which others are derived may say something for several kinds.
+    own = () if meta is None else vars(meta)
+    foreign = next((name for name in own if name in known - META_NAMES - its.names), None)
+    if foreign is not None:
+        kinds = ", ".join(options.kind for options in _OPTIONS.values() if foreign in options.names)
+        raise ConfigurationError(
+            f"Meta.{foreign} of {model.__name__} would be ignored: {model.__name__} is {its.kind}, and that is an "
+            f"option of {kinds}. Leave it out. If several models share it, derive their Meta from one that has it."
         )

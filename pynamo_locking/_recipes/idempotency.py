@@ -15,10 +15,12 @@ entry that says that its process cannot outlive it, as for AWS Lambda: the reade
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import inspect
 import json
 import math
+import weakref
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast, get_args
@@ -43,8 +45,9 @@ from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.edit import Edit
 from pynamo_locking._models.writes import check_read_alone
 from pynamo_locking._recipes.named_lock import NamedLock
-from pynamo_locking._transactions.async_transaction import as_step
+from pynamo_locking._transactions.async_transaction import AsyncTransaction, as_step
 from pynamo_locking._transactions.begin import current_transaction
+from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking._transactions.transaction_doors import (
     check_writable,
     idempotency_key_of,
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._locks.options import LockOptions, LockTarget
-    from pynamo_locking._transactions.transaction import Savepoint, Transaction
+    from pynamo_locking._transactions.transaction import Savepoint
 
 
 #: What to do about a call whose process has died.
@@ -160,9 +163,9 @@ class IdempotencyTable(NamedLock):
             lambda_context: the second argument of the Lambda handler that the call is made in. Then `lease` is what is
                 left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
             store_errors: exceptions that are results, and their subclasses, as in an ``except`` clause: stored, and
-                raised again by a repeat, with equal arguments and attributes, which are JSON unless `serializer` takes
-                more. One that a repeat could not make equal is not stored, which raises `ConfigurationError`. The
-                process of the repeat must have imported its class.
+                raised again by a repeat, with the same arguments and attributes, which are JSON unless `serializer`
+                takes more: a tuple, or a key that is a number, is none. One that a repeat could not make equal is not
+                stored, which raises `ConfigurationError`. The process of the repeat must have imported its class.
             serializer: has `dumps` to text and `loads`, as the module `json` has.
             on_abandoned: what to do if an earlier call did not end, and its lease has: it was killed, or is stuck.
                 ``"run"`` makes the call again. ``"raise"`` raises `CallAbandoned` on entering, also in later calls, and
@@ -334,15 +337,34 @@ def _made_again(kind: type[Exception], facts: Any) -> Exception:
     return error
 
 
-def _shown_by(error: Exception) -> list[tuple[str, Any]]:
-    """Return everything that an exception shows, also what its class keeps outside of `vars`: slots, fields in C."""
-    shown = {"args": list(error.args), **vars(error)}
-    for kind in type(error).__mro__:
+def _shown_by(value: object) -> dict[str, Any]:
+    """Return everything that an object shows, also what its class keeps outside of `vars`: slots, fields in C."""
+    shown = {"args": getattr(value, "args", None), **getattr(value, "__dict__", {})}
+    for kind in type(value).__mro__:
         for name, attribute in vars(kind).items() if kind not in Exception.__mro__ else ():
             is_kept_apart = inspect.ismemberdescriptor(attribute) or inspect.isgetsetdescriptor(attribute)
             if is_kept_apart and not name.startswith("__"):
-                shown[name] = getattr(error, name, None)
-    return sorted(shown.items())
+                shown[name] = getattr(value, name, None)
+    return shown
+
+
+#: Of values that are equal to themselves alone.
+_NO_EQUALITY: Final[Any] = object.__eq__
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Tell whether two values are equal, and all parts have one type: JSON makes lists of tuples, and texts of keys."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        keys = {key: key for key in other}
+        same = (key in keys and _is_alike((key, one[key]), (keys[key], other[key])) for key in one)
+        return len(one) == len(other) and all(same)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_alike, one, other))
+    if type(one).__eq__ is _NO_EQUALITY:
+        return one is other or _is_alike(_shown_by(one), _shown_by(other))
+    return bool(one == other)
 
 
 def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializer: Serializer) -> str:
@@ -351,10 +373,14 @@ def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], seriali
         return "another exception has its name"
     try:
         again = _made_again(type(error), serializer.loads(serializer.dumps(_facts_of(error))))
-        shown = [(serializer.dumps(_shown_by(each)), str(each)) for each in (error, again)]
+        shown, would_show = ({**_shown_by(each), "text": str(each)} for each in (error, again))
+        other = next((name for name in shown if not _is_alike(shown[name], would_show.get(name))), None)
     except Exception as failure:  # noqa: BLE001 - of the caller's serializer, or of the caller's class
         return str(failure)
-    return "" if shown[0] == shown[1] else f"a repeat would raise {again!r:.200}"
+    if other is None:
+        return ""
+    differs = f"whose {other} is {would_show.get(other)!r:.80}, and not {shown[other]!r:.80}"
+    return f"a repeat would raise {again!r:.80}, {differs}"
 
 
 def _is_kept(until_ms: float | None) -> bool:
@@ -719,10 +745,11 @@ def idempotent(  # noqa: PLR0913 - options
     `transaction`, for example with ``@transactional()`` above this decorator: the commit stores the items and the
     result, and no lock is acquired.
 
-    Of a method, the name that begins its keys also has the class of `self` or `cls`, if that is a subclass: what one
-    subclass has done is not done for another one. All instances of a class share its keys. If they are configured
-    differently, such as for two accounts, let the key say so:
-    ``key=lambda self, order_id: f"{self.account}/{order_id}"``.
+    Of a method, the name that begins its keys also has the class that it is called for, if that is a subclass: what one
+    subclass has done is not done for another one. A static method is called for no class. Two classes that have one
+    module and one qualified name, such as a function makes, are refused: give each a ``__qualname__`` of its own. All
+    instances of a class share its keys. If they are configured differently, such as for two accounts, let the key say
+    so: ``key=lambda self, order_id: f"{self.account}/{order_id}"``.
 
     In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
     ``lambda_context`` of `IdempotencyTable.call`.
@@ -756,8 +783,8 @@ def idempotent(  # noqa: PLR0913 - options
         LockLost: the call took longer than its lease, and another call took over its key. Its effects stay.
         OutcomeUnknown: no response tells whether the result was stored. Another call tells.
         InvalidInput: the key is no text, or is empty or too long.
-        ConfigurationError: the result is too large for an item; or of the decorator: its arguments cannot work, or the
-            function is `transactional`, which belongs above this decorator.
+        ConfigurationError: the result is too large for an item; two classes have one name; or of the decorator: its
+            arguments cannot work, or the function is `transactional`, which belongs above this decorator.
 
     Cost: 2 writes for the first call, 1 refused write for a repeat. Inside a transaction 1 read, and 1 action of its
     commit. A call whose key was freed or has expired takes 1 refused write more. Waiting costs as for `Lock`.
@@ -797,6 +824,30 @@ def _check_table(table: Any) -> None:
         raise ConfigurationError(f"the table of idempotent() is a subclass of IdempotencyTable, not {table!r}.")
 
 
+#: The classes whose methods were called, by the table and by what the keys of the method begin with.
+_called_for: Final[weakref.WeakValueDictionary[tuple[type, str], type]] = weakref.WeakValueDictionary()
+
+
+def _refuse_namesake(table: type, begin: str, its_class: type) -> None:
+    """Refuse a class with the name of another one, whose results it would get."""
+    place = table, begin
+    if _called_for.setdefault(place, its_class) is not its_class:
+        gc.collect()  # a class refers to itself: one that nobody uses any more is there until then
+        if _called_for.setdefault(place, its_class) is not its_class:
+            raise ConfigurationError(
+                f"there are two classes {_full_name(its_class)}, and each would get the results of the other one from "
+                f"{begin}. Give each a name of its own: set the __qualname__ of the class."
+            )
+
+
+def _full_name(named: Any) -> str:
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+#: What `inspect.isroutine` takes for a function in some releases of Python.
+_NO_FUNCTIONS: Final = classmethod, staticmethod, functools.partial, functools.partialmethod
+
+
 class _Beginning:
     """Makes a call of the arguments of a function; refuses a function, or a name of an argument, that cannot work."""
 
@@ -809,8 +860,10 @@ class _Beginning:
         payload: str | Callable[..., object] | None,
         options: dict[str, Any],
     ) -> None:
-        if not inspect.isroutine(function) or isinstance(function, (classmethod, functools.partial)):
-            raise ConfigurationError(f"idempotent() is for functions, below @classmethod, not for {function!r}.")
+        if not inspect.isroutine(function) or isinstance(function, _NO_FUNCTIONS):
+            raise ConfigurationError(
+                f"idempotent() is for functions, below @classmethod and @staticmethod, not for {function!r}."
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"{function.__qualname__} is a generator: it returns before it has run.")
         if hasattr(function, "_begins_transaction"):
@@ -829,10 +882,9 @@ class _Beginning:
         self._table = table
         if not (key_prefix is None or isinstance(key_prefix, str)):
             raise ConfigurationError(f"the key_prefix of {function.__qualname__} is a text, not {key_prefix!r:.80}.")
-        own_name = f"{function.__module__}.{function.__qualname__}"
-        self._name = own_name if key_prefix is None else spelled(key_prefix)
-        self._receiver = next((each for each in [*self._signature.parameters][:1] if each in ("self", "cls")), None)
-        self._defined_in = own_name.rpartition(".")[0]
+        self._function = function
+        self._name = _full_name(function) if key_prefix is None else spelled(key_prefix)
+        self._defined_in = _full_name(function).rpartition(".")[0]
         self._key = key
         self._payload = payload
         self._options = options
@@ -854,16 +906,38 @@ class _Beginning:
         if options["lease"] is None and options["heartbeat"] is None:
             contexts = (each for each in bound.arguments.values() if hasattr(each, "get_remaining_time_in_millis"))
             options = {**options, "lambda_context": next(contexts, None)}
-        return self._table.call(f"{self._name}{self._of_class(bound)}#{spelled(key)}", payload=compared, **options)
+        return self._table.call(f"{self._begin_for(bound)}#{spelled(key)}", payload=compared, **options)
 
-    def _of_class(self, bound: inspect.BoundArguments) -> str:
-        """Return the class of `self`, or `cls`, for the name of a method, unless the name has it: it may be inherited.
+    def _begin_for(self, bound: inspect.BoundArguments) -> str:
+        """Return what the key begins with: of a method, with the class that it is called for, unless the name has it.
 
-        What a subclass overrides decides what the method does.
+        A method may be inherited, and what a subclass overrides decides what it does.
         """
-        if self._receiver is None:
-            return ""
-        receiver = bound.arguments[self._receiver]
-        its_class = receiver if isinstance(receiver, type) else type(receiver)
-        name = f"{its_class.__module__}.{its_class.__qualname__}"
-        return "" if name == self._defined_in else f"[{name}]"
+        first, name = self._first_of(bound)
+        its_class = first if isinstance(first, type) else type(first)
+        is_method = self._is_method_of(its_class)
+        if is_method is False or (is_method is None and name not in {"self", "cls"}):
+            return self._name
+        begin = self._name if _full_name(its_class) == self._defined_in else f"{self._name}[{_full_name(its_class)}]"
+        if is_method:
+            _refuse_namesake(self._table, begin, its_class)
+        return begin
+
+    def _first_of(self, bound: inspect.BoundArguments) -> tuple[object, str]:
+        """Return what a method is called for, and the name of that argument."""
+        if inspect.ismethod(self._function):  # it is no argument any more
+            return self._function.__self__, "self"
+        arguments = [*zip(bound.args, self._signature.parameters, strict=False), (None, "")]
+        is_after_tx = isinstance(arguments[0][0], (Transaction, AsyncTransaction))  # `transactional` puts it first
+        return arguments[1 if is_after_tx else 0]
+
+    def _is_method_of(self, its_class: type) -> bool | None:
+        """Tell whether a class has the function as a method; False for a static one, None if the class has it not."""
+        function = inspect.unwrap(self._function)
+        for base in inspect.getmro(its_class) + inspect.getmro(type(its_class)):
+            member: Any = vars(base).get(function.__name__)
+            if inspect.unwrap(member) is function:
+                return not isinstance(member, staticmethod)
+            if _full_name(base) == self._defined_in:  # below a decorator that hides it
+                return True
+        return None

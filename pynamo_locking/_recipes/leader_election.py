@@ -83,6 +83,7 @@ class LeaderTerm:
         self.reason = ""
         self._lock = lock
         self._course = course
+        self._label = handle_of(lock).target.row.label
 
     @property
     def is_leader(self) -> bool:
@@ -115,12 +116,12 @@ class LeaderTerm:
         """Return the lock, after a check of the clock: the campaign's thread may come later, after a pause."""
         if reason := self.reason or self._course.why_over():
             self._course.end_with(reason)
-            message = f"term {self.ticket} of {self._lock.name} has ended ({reason}). Stop the work of the leader."
+            message = f"term {self.ticket} of {self._label} has ended ({reason}). Stop the work of the leader."
             raise LockLost(message, reason=reason, ticket=self.ticket)
         return self._lock
 
     def __repr__(self) -> str:
-        return f"<LeaderTerm {self.ticket} of {self._lock.name}{f' {self.reason}' if self.reason else ''}>"
+        return f"<LeaderTerm {self.ticket} of {self._label}{f' {self.reason}' if self.reason else ''}>"
 
 
 class LeaderElection:
@@ -147,6 +148,7 @@ class LeaderElection:
         on_lost: Callable[[str], object] | None,
     ) -> None:
         self._pattern = lock
+        self._label = handle_of(lock).target.row.label
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._term: LeaderTerm | None = None
@@ -191,7 +193,7 @@ class LeaderElection:
             RuntimeError: no thread can be started.
         """
         if not self._is_over:
-            raise ConfigurationError(f"the election for {self._pattern.name} has begun already.")
+            raise ConfigurationError(f"the election for {self._label} has begun already.")
         self._is_running, self._is_stopping, self._forks, self._term = True, False, runtime.forks, None
         try:
             runtime.current.spawn(self._run, name="pynamo-locking-campaign")
@@ -212,7 +214,7 @@ class LeaderElection:
         """
         if wait and _started_by.get() is self:
             raise ConfigurationError(
-                f"on_elected and on_lost of the campaign for {self._pattern.name} would wait for themselves: call "
+                f"on_elected and on_lost of the campaign for {self._label} would wait for themselves: call "
                 f"stop(wait=False) there, and return."
             )
         self._stop()

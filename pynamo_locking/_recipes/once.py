@@ -181,6 +181,7 @@ class OnceRun(Generic[M]):
     def __init__(self, lock: Lock[M], verdict: _Verdict, last: RunRecord | None, period_begins: datetime) -> None:
         self.lock = lock
         self._verdict = verdict
+        self._label = handle_of(lock).target.row.label
         self.last = last
         self.period_begins = period_begins
         self.timeout: LockTimeout | None = None
@@ -206,7 +207,7 @@ class OnceRun(Generic[M]):
             ConfigurationError: the program does not run here.
         """
         if not self:
-            raise ConfigurationError(f"{self.lock.name} does not run here ({self.status}), so there is no ticket.")
+            raise ConfigurationError(f"{self._label} does not run here ({self.status}), so there is no ticket.")
         return self.lock.ticket
 
     def discard(self) -> None:
@@ -214,7 +215,7 @@ class OnceRun(Generic[M]):
         self._verdict.counts, self._verdict.was_asked = False, True
 
     def __repr__(self) -> str:
-        return f"<OnceRun of {self.lock.name}: {self._verdict.status}>"
+        return f"<OnceRun of {self._label}: {self._verdict.status}>"
 
 
 class Once(Generic[M]):
@@ -223,6 +224,7 @@ class Once(Generic[M]):
     def __init__(self, make_lock: Callable[[], Lock[M]], period: Period) -> None:
         self.lock: Lock[M] = make_lock()
         self._handle = handle_of(self.lock)
+        self._label = self._handle.target.row.label
         self._period = period
         self._make_lock = make_lock
 
@@ -286,7 +288,7 @@ class Once(Generic[M]):
             raise self._held_already()
         if (here := open_here.get()) is not None and here.is_open:
             raise ConfigurationError(
-                f"once() of {self.lock.name} in an open transaction would note a success before the commit, which may "
+                f"once() of {self._label} in an open transaction would note a success before the commit, which may "
                 f"fail: open the transaction inside the block of once()."
             )
 
@@ -374,7 +376,7 @@ class Once(Generic[M]):
     def _check_asked(self, error: BaseException | None) -> None:
         if error is None and not self._verdict.was_asked:
             warnings.warn(
-                f"the block of once() of {self.lock.name} has not asked whether the job runs here (it is "
+                f"the block of once() of {self._label} has not asked whether the job runs here (it is "
                 f"{self._verdict.status}), so it runs each time: write `with ... as run: if run: ...`.",
                 stacklevel=3,
             )

@@ -20,7 +20,7 @@ from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge_by_id
 from pynamo_locking._io import client, concurrency, event_stream, protocol, responses
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, to_listeners
-from pynamo_locking._io.model_doors import writer_of
+from pynamo_locking._io.model_doors import why_misplaced, writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._pynamodb import (
@@ -397,7 +397,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
             refused_by=write.model_and_key,
             cause=cause,
         )
-    why = "its condition was not met."
+    why = why_misplaced(write.item, image) or "its condition was not met."
     if flaw is not None and write.part.is_checked:
         why = flaw
     elif write.unique_rows is not None and not write.unique_rows.is_of(image):

@@ -25,12 +25,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from unittest import mock
 
 import botocore.endpoint
+from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import ConnectionClosedError
+from botocore.parsers import create_parser
+from botocore.session import get_session
 from pynamodb.connection import Connection, TableConnection
 
 from tests.support.faults import Fault, serve
@@ -51,7 +55,38 @@ ALL: Final = math.inf
 class Tap(Protocol):
     """Sees every HTTP attempt; calls ``forward()`` to let it through."""
 
-    def __call__(self, endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer: ...
+    def __call__(
+        self, endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward, /
+    ) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Page:
+    """What something on the way answers: a body, as JSON unless it is bytes.
+
+    `tests/integration/whole/test_proxy.py` has such pages on real sockets.
+    """
+
+    content: Any
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def parsed(self, endpoint: Any, operation: str) -> Any:
+        """Return the response, and what botocore makes of it on its way through an endpoint."""
+        model = _SERVICE.operation_model(operation)
+        body = self.content if isinstance(self.content, bytes) else json.dumps(self.content).encode()
+        headers: Any = HeadersDict({"Content-Length": str(len(body)), **dict(self.headers)})
+        http: Any = AWSResponse("https://proxy", self.status, headers, None)
+        http._content = body
+        response, added = botocore.endpoint.convert_to_response_dict(http, model), dict[str, Any]()
+        events = endpoint.meta.events if hasattr(endpoint, "meta") else endpoint._event_emitter
+        events.emit(
+            f"before-parse.dynamodb.{operation}",
+            operation_model=model,
+            response_dict=response,
+            customized_response_dict=added,
+        )
+        return http, create_parser("json").parse(response, model.output_shape) | added
 
 
 class Hits:
@@ -130,7 +165,7 @@ class Chosen:
     def before(self, call: Callable[[], object]) -> Any:
         """Something else happens just before the engine sees them."""
 
-        def act(_request: AWSPreparedRequest, forward: Forward) -> Answer:
+        def act(_: object, __: object, ___: object, forward: Forward) -> Answer:
             call()
             return forward()
 
@@ -139,7 +174,7 @@ class Chosen:
     def after(self, call: Callable[[], object]) -> Any:
         """Something else happens when the engine has served them, before the caller has the answer."""
 
-        def act(_request: AWSPreparedRequest, forward: Forward) -> Answer:
+        def act(_: object, __: object, ___: object, forward: Forward) -> Answer:
             answer = forward()
             call()
             return answer
@@ -149,25 +184,25 @@ class Chosen:
     def watch(self) -> Any:
         """Nothing happens to them: to count them, and to see what they ask for."""
         self._left = ALL
-        return self._tapped(lambda _request, forward: forward(), Hits())
+        return self._tapped(lambda *arguments: arguments[-1](), Hits())
 
     def answer(self, *answers: Any, always: bool = False) -> Any:
         """They get these answers in place of the engine's, one each. Yields the bodies of all that are chosen.
 
         Args:
             answers: classes of exceptions for no answer at all; DynamoDB's codes, alone or with the reasons of a
-                cancelled transaction; bytes for a page of a proxy, with status 200; None lets one through.
+                cancelled transaction; a `Page` of a proxy; None lets one through.
             always: whether to begin again after the last.
         """
         self._left = ALL
         left = itertools.cycle(answers) if always else iter(answers)
 
-        def act(request: AWSPreparedRequest, forward: Forward) -> Answer:
+        def act(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
             answer = next(left, None)
             if answer is None:
                 return forward()
-            if isinstance(answer, bytes):
-                return _page(answer), None
+            if isinstance(answer, Page):
+                return answer.parsed(endpoint, operation), None
             return (None, answer(endpoint_url=request.url)) if isinstance(answer, type) else (_refusal(answer), None)
 
         hits = Hits()
@@ -179,7 +214,7 @@ class Chosen:
         """Let a fault strike them. The client hears of no answer, unless the request was repeated."""
         kept = [] if late is None else late
 
-        def act(request: AWSPreparedRequest, forward: Forward) -> Answer:
+        def act(_: object, request: AWSPreparedRequest, __: str, forward: Forward) -> Answer:
             answer = serve(fault, forward, lambda: kept.append(forward), meanwhile)
             if fault is Fault.DOUBLED and answer is not None:
                 return answer
@@ -190,11 +225,10 @@ class Chosen:
         return self._tapped(act, Hits(), late)
 
     @contextmanager
-    def _tapped(
-        self, act: Callable[[AWSPreparedRequest, Forward], Answer], hits: Hits, yielded: object = None
-    ) -> Iterator[Any]:
+    def _tapped(self, act: Tap, hits: Hits, yielded: object = None) -> Iterator[Any]:
         def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
-            return act(request, forward) if self._takes(hits, endpoint, request, operation) else forward()
+            is_chosen = self._takes(hits, endpoint, request, operation)
+            return act(endpoint, request, operation, forward) if is_chosen else forward()
 
         with tapped(tap):
             yield hits if yielded is None else yielded
@@ -298,15 +332,6 @@ def _refusal(answer: Any) -> Any:
     return SimpleNamespace(status_code=400, headers={}, content=b""), parsed
 
 
-def _page(body: bytes) -> Any:
-    """Return a response with status 200 and that body, and what botocore takes it for: it drops what it does not know.
-
-    `tests/integration/whole/test_proxy.py` has such pages on real sockets.
-    """
-    http = SimpleNamespace(status_code=200, headers={"Content-Length": str(len(body))}, content=body)
-    return http, {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
-
-
 @contextmanager
 def between_attempts(call: Callable[[], object]) -> Iterator[list[Any]]:
     """Run a call once, when an attempt has failed and before anything else is sent; yields whether it was."""
@@ -344,6 +369,7 @@ def intercepted(answer: Callable[[Send, str, dict[str, Any]], Any]) -> Iterator[
         yield
 
 
+_SERVICE: Final[Any] = get_session().get_service_model("dynamodb")
 _ENDPOINT: Final[Any] = botocore.endpoint.Endpoint
 _ORIGINAL: Final = _ENDPOINT._do_get_response
 _LOCK: Final = threading.Lock()

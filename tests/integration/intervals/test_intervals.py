@@ -446,9 +446,9 @@ def test_edit_does_not_get_round_the_guard(in_memory):
     Lease.intervals.insert_disjoint([Lease("o", "a", after="b")])
     with Slot.edit("d", 10) as row:
         row.note = "x"
-    with pytest.raises(Conflict), Slot.edit("d", 10) as row:
+    with pytest.raises(Conflict, match=r"use move\(\) of the model's intervals"), Slot.edit("d", 10) as row:
         row.end = 25
-    with pytest.raises(Conflict), Lease.edit("o", "a") as lease:
+    with pytest.raises(Conflict, match=r"use move\(\) of the model's intervals"), Lease.edit("o", "a") as lease:
         lease.after = "c"
     with Slot.locked("d", 10) as lock:
         lock.item.end = 15

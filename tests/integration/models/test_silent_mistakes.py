@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import TTLAttribute as StockTTLAttribute
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import (
@@ -18,6 +19,7 @@ from pynamo_locking import (
     LockableModel,
     LockAttribute,
     NamedLock,
+    TransactionTable,
     TTLAttribute,
     VersionedMixin,
     atransactional,
@@ -26,6 +28,8 @@ from pynamo_locking import (
 )
 from pynamo_locking.exceptions import ConfigurationError, Conflict
 from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable
+from pynamo_locking.unique import UniqueTable
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Account, Device, Locks, declare, meta
 
@@ -150,6 +154,38 @@ def test_an_option_that_nobody_knows(base: type[Any], name: str, nearest: str) -
     """Two items with one address would be stored."""
     with pytest.raises(ConfigurationError, match=rf"Meta\.{name} of User is no option .* did you mean {nearest}\?"):
         declare("User", base, version=True, **{name: ("email",)})
+
+
+FOREIGN: list[tuple[Any, str, Any, str]] = [
+    (NamedLock, "unique", ("name",), "a model of yours"),
+    (NamedLock, "unique_scope", "s", "a model of yours"),
+    (NamedLock, "lock_table", None, "a model of yours"),
+    (NamedLock, "enforce_locks", "table", "a model of yours"),
+    (NamedLock, "interval", ("begin", "end"), "a model of yours"),
+    (NamedLock, "keep_keys_s", 1, "a TransactionTable"),
+    (IdempotencyTable, "unique", ("name",), "a model of yours"),
+    (IdempotencyTable, "keep_rows_s", 1, "a TransactionTable"),
+    (UniqueTable, "unique", ("name",), "a model of yours"),
+    (TransactionTable, "guard_queries", True, "a model of yours, a NamedLock, an IdempotencyTable"),
+    (LockableModel, "keys", ("pk", "sk"), "a NamedLock, an IdempotencyTable, a UniqueTable, a TransactionTable"),
+    (LockableModel, "ttl_attribute", "ttl", "a NamedLock, an IdempotencyTable, a UniqueTable, a TransactionTable"),
+    (LockableModel, "keep_finished_s", 1, "a TransactionTable"),
+]
+
+
+@pytest.mark.parametrize(("base", "name", "value", "kinds"), FOREIGN)
+def test_an_option_of_another_kind_of_models(base: type[Any], name: str, value: object, kinds: str) -> None:
+    """It would be ignored: two items with one name, for example. The error says which kinds know it.
+
+    What a Meta inherits may be for several kinds.
+    """
+    options = {"table_name": "t", name: value}
+    members = {"key": UnicodeAttribute(hash_key=True)} if base is LockableModel else {}
+    with pytest.raises(ConfigurationError, match=rf"Meta\.{name} of Mine would be ignored: .* of {kinds}\. "):
+        type("Mine", (base,), {"Meta": type("Meta", (), options), **members})
+    shared = type("Shared", (), {name: value})
+    if name != "interval":
+        type("Mine", (base,), {"Meta": type("Meta", (shared,), {"table_name": "t"})})
 
 
 def test_an_option_that_nobody_knows_is_inherited() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import OrderedDict
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import partial
+from http import HTTPStatus
 from json import JSONDecodeError
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -121,6 +123,51 @@ class Twin(Declined):  # type: ignore[no-redef]
     """The other one."""
 
 
+class Listed(Declined):
+    """Makes its words of its attributes."""
+
+    def __init__(self, lines: Any) -> None:
+        self.lines = lines
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.lines))
+
+
+class Caused(Declined):
+    """Says what has caused it, which nothing keeps."""
+
+    def __str__(self) -> str:
+        return f"because of {self.__cause__!r}"
+
+
+def caused() -> Declined:
+    error = Caused("no money")
+    error.__cause__ = ValueError("v")
+    return error
+
+
+class Kept:
+    """A value that knows no equality."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __repr__(self) -> str:
+        return "Kept"
+
+
+class Keeping:
+    """A serializer that has a word for it."""
+
+    @staticmethod
+    def dumps(value: Any) -> str:
+        return json.dumps(value, default=lambda kept: {"kept": kept.content})
+
+    @staticmethod
+    def loads(text: str) -> Any:
+        return json.loads(text, object_hook=lambda each: Kept(each["kept"]) if "kept" in each else each)
+
+
 def noted() -> Declined:
     """An error with an attribute that it was given later."""
     error = Declined("no money")
@@ -132,6 +179,12 @@ def noted() -> Declined:
 def calls(cheap: Engine) -> type[Calls]:
     """The table, on the two cheap engines."""
     return cheap.bind(Calls)
+
+
+@pytest.fixture
+def calls_anywhere(engine: Engine) -> type[Calls]:
+    """The table, on each engine."""
+    return engine.bind(Calls)
 
 
 @pytest.fixture
@@ -234,6 +287,7 @@ def test_an_exception_that_is_final_is_a_result(calls, way):
         raise AssertionError
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("way", ["called", "awaited", "block"])
 @pytest.mark.parametrize(
     "error",
@@ -243,13 +297,14 @@ def test_an_exception_that_is_final_is_a_result(calls, way):
         Worded(code=7, _why="stolen"),
         Dated(7, why="stolen"),
         Refused("o-1", "too late"),
+        Listed(["a", {"b": 1.5}, None, True]),
         noted(),
         JSONDecodeError("no JSON", "{", 1),
         KeyError("k"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_repeat_raises_what_the_first_call_raised(calls, way, error):
+def test_a_repeat_raises_what_the_first_call_raised(calls_anywhere, way, error):
     """A subclass of the stored class, too, as by `except`; with its attributes, whatever its constructor asks for."""
     done = list[str]()
 
@@ -279,6 +334,7 @@ def test_a_repeat_raises_what_the_first_call_raised(calls, way, error):
     assert done == ["work"]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("error", "why"),
     [
@@ -288,16 +344,42 @@ def test_a_repeat_raises_what_the_first_call_raised(calls, way, error):
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), "not JSON serializable"),
         (Worded(code=7, _why=Decimal(1)), "not JSON serializable"),  # type: ignore[arg-type]
         (OLDER_TWIN("x"), "another exception has its name"),
+        (Declined(("no", "money")), r"whose args is \(\['no', 'money'\],\), and not \(\('no', 'money'\),\)"),
+        (Declined([{"lines": ("a",)}]), r"whose args is .*\['a'\].*, and not .*\('a',\)"),
+        (Declined({1: "one"}), r"whose args is \(\{'1': 'one'\},\)"),
+        (Declined({1: "one", "1": "other"}), "whose args is"),
+        (Declined({None: 1, True: 2}), "whose args is"),
+        (Declined({"a"}), "not JSON serializable"),
+        (Declined(HTTPStatus.PAYMENT_REQUIRED), "whose args is"),
+        (Declined(OrderedDict(a=1)), "whose args is"),
+        (Refused("o-1", ("too", "late")), r"whose why is \['too', 'late'\], and not \('too', 'late'\)"),
+        (Listed(lines=("a", "b")), "whose lines is"),
+        (Listed(lines={1: "a"}), "whose lines is"),
+        (caused(), "whose text is 'because of None', and not"),
     ],
 )
-def test_an_error_that_a_repeat_cannot_raise_is_refused_when_it_is_stored(calls, error, why):
+def test_an_error_that_a_repeat_cannot_raise_is_refused_when_it_is_stored(calls_anywhere, error, why):
     """With the reason, caused by the error; the key is free."""
-    terms: Any = {"store_errors": (WebError, Declined, OSError, ValueError)}
+    terms: Any = {"store_errors": (Declined, Refused, OSError, ValueError)}
     with pytest.raises(ConfigurationError, match=why) as refused, Calls.call("k", **terms):
         raise error
     assert refused.value.__cause__ is error
     with Calls.call("k", **terms) as call:
         assert not call.is_repeated
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(("content", "is_stored"), [([1, {"a": None}], True), ((1, 2), False), ([(1,)], False)])
+def test_values_that_know_no_equality_are_compared_by_what_they_hold(calls_anywhere, content, is_stored):
+    """Where a serializer of the caller takes more than JSON."""
+    for _ in range(2):
+        with (
+            pytest.raises(Declined if is_stored else ConfigurationError) as raised,
+            calls_anywhere.call("k", store_errors=(Declined,), serializer=Keeping),
+        ):
+            raise Declined(Kept(content))
+        if is_stored:
+            assert raised.value.args[0].content == content
 
 
 def test_an_error_of_a_class_that_is_not_known_here_is_refused_by_its_name(memory):

@@ -36,7 +36,8 @@ JOBS: Final = (
             '        success = RunRecord(held.entry.ticket, "", self._begin_ms, self._began_ms, self._began_ms)\n'
             '        given = {":success": lock_record.stored_success(success, 0)} | lock_requests.naming(held.entry)\n'
             '        note = lock_requests.protocol.Clause(set_="#l.#success = :success")\n'
-            "        is_ours and lock_requests._update(held.row, lock_requests.protocol.OWN_ENTRY + note, given)\n"
+            "        clause = lock_requests.protocol.OWN_ENTRY + note\n"
+            "        is_ours and lock_requests._update(held.row, 'note', clause, given)\n"
             "        return is_ours",
         ),
     ),

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode, blockers, disagreement, front, spanning
+from pynamo_locking._core.lock_modes import (
+    EXCLUSIVE,
+    SHARED,
+    WHOLE,
+    LockMode,
+    Mode,
+    are_compatible,
+    blockers,
+    disagreement,
+    front,
+    spanning,
+)
 from pynamo_locking._core.lock_queue import eviction_traces
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import lock_record
 from tests.unit.helpers import entry, queue, steady
 
@@ -40,6 +54,18 @@ def members(claim):
 def test_ranges_overlap_if_they_have_a_value_in_common(one, other):
     """Half-open, with open ends, whichever is asked."""
     assert one.overlaps(other) == other.overlaps(one) == bool(members(one) & members(other))
+
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.product(MODES, MODES)])
+def test_the_matrix_of_modes_is_symmetric(one: Mode, other: Mode):
+    """Who came first makes no difference; each row is complete; exclusive excludes all, however they come."""
+    assert are_compatible(one, other) is are_compatible(other, one)
+    assert LockMode(one).conflicts(LockMode(other)) is LockMode(other).conflicts(LockMode(one))
+    if EXCLUSIVE in (one, other):
+        assert not are_compatible(one, other)
 
 
 @steady
@@ -143,6 +169,18 @@ def test_what_spans_several(claims):
     assert (wide.mode == SHARED) == all(claim.mode == SHARED for claim in claims)
     assert wide.lower in [claim.lower for claim in claims]
     assert wide.upper in [claim.upper for claim in claims]
+
+
+def test_no_field_of_an_entry_is_forgotten_in_its_growth():
+    """An entry with all that later writes may add is no larger than the room that was kept for it: see `GROWTH`."""
+    small = lock_record.new_entry("o", WHOLE, 60.0, 0, ticket=7)
+    [entry] = lock_record.state_of(lock_record.new_document("me", small, 7)["M"]).entries
+    grown = {"heartbeats": 10**10, "writes": 10**10, "renewed_ms": 10**10, "granted_ms": 10**10}
+    handed_over = {"owner": "o" * 256, "entered_ms": 0, "lease_ms": 60_000, "callers": 1, "token_id": "t" * 14}
+    # A new field fails here: say how far it grows, here and in `GROWTH`.
+    stored = lock_record._FACTS.encode(SimpleNamespace(**grown, **handed_over)) | lock_record.LOCK_MODE.encode(SHARE)
+    added = item_size({"x": {"M": stored}}) - item_size({"x": small["L"][1]})
+    assert lock_record.growth(entry) - 50 <= added <= lock_record.growth(entry)
 
 
 def test_claims_are_stored_and_read():

@@ -131,8 +131,32 @@ def test_a_response_without_items(clients: list[Client], body: Any) -> None:
     both(clients, "update_item", body, **KEY)
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"1", b"\xff"])
-def test_what_is_no_response_is_left_to_botocore(body: bytes) -> None:
-    response, added = {"body": body}, dict[str, Any]()
-    responses.take_items(response, added)
-    assert (response, added) == ({"body": body}, {})
+#: What some proxy answers, and no DynamoDB.
+PAGES = [b"<html>", b"gesperrt f\xfcr Sie", b"[1]", b"1", b'"x"', b"null", b"[" * 100_000]
+PAGES += [
+    json.dumps({name: "blocked"}).encode() for name in ("ConsumedCapacity", "Attributes", "ItemCollectionMetrics")
+]
+PAGES += [b'{"Attributes": {"id": 3}}', b'{"Attributes": {"id": {"B": "x"}}}', b'{"ConsumedCapacity": [3]}']
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_no_answer_is_said_to_be_none(clients: list[Client], page: bytes) -> None:
+    """No error of botocore's parser reaches the caller."""
+    taking = clients[1]
+    assert taking.ask("update_item", page, **KEY) == {responses.NO_ANSWER: True}
+    for status in (400, 403, 500):
+        assert taking.ask("update_item", page, status, **KEY)["Error"]["Code"] == str(status)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"__type": 3},
+        {"__type": "x#TransactionCanceledException", "CancellationReasons": "x"},
+        {"__type": "x#TransactionCanceledException", "CancellationReasons": [{"Item": "x"}]},
+        {"__type": "x#ConditionalCheckFailedException", "Item": "x"},
+    ],
+)
+def test_a_refusal_that_cannot_be_read_has_the_code_of_its_status(clients: list[Client], page: Any) -> None:
+    """What it names is not believed."""
+    assert clients[1].ask("transact_write_items", page, 400, TransactItems=[])["Error"]["Code"] == "400"
