@@ -114,7 +114,7 @@ class Acquisition:
                 options.settings.max_callers_per_entry,
                 release.remove_entry_later,
             )
-        self._resolver = Resolver(deadline=self._patience)
+        self._resolver: Resolver | None = None  # once an intent is found
         self._forks = runtime.forks
         self._pace: QueueProgress | None = None
         self._full_at: int | None = None  # the next ticket when the item was last found to have no room for our entry
@@ -401,7 +401,8 @@ class Acquisition:
 
     def _resolve(self, intent: WriteIntent) -> Steps[None]:
         try:
-            wait = self._resolver.begin(self._resolver.record(self._row, intent), [(self._row, intent)])
+            resolver = self._resolver = self._resolver or Resolver(deadline=self._patience)
+            wait = resolver.begin(resolver.record(self._row, intent), [(self._row, intent)])
         except StillPending as pending:
             self._time_out(str(pending))
         if wait is not None:

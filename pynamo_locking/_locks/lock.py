@@ -12,9 +12,10 @@ from typing_extensions import Self
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
 from pynamo_locking._core.lock_queue import EntryOwnership
-from pynamo_locking._io import concurrency, event_stream, runtime
+from pynamo_locking._io import concurrency, event_stream, lock_record, runtime
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._locks import acquire, context, detach, fencing, heartbeat, held_lock, lock_events
+from pynamo_locking._io.stored_rows import Place, Stored, known_format, number
+from pynamo_locking._locks import acquire, context, detach, heartbeat, held_lock, lock_events
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.context import entry_held_here
 from pynamo_locking._locks.detach import Attachment
@@ -834,7 +835,10 @@ class Lock(Generic[M]):
         For hand-written conditions on the row that carries the lock: the item itself for an embedded
         lock, the lock row otherwise.
         """
-        return fencing.entry_in_queue(self._handle.held_entry())
+        held = self._handle.held_entry()
+        ticket = Place(held.row.attribute, lock_record.QUEUE, held.entry.id)[lock_record.TICKET]
+        ours: Condition = (ticket == Stored(number(held.entry.ticket))) & known_format(held.row.attribute)
+        return ours
 
     def add_check_to(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.

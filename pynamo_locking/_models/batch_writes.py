@@ -21,7 +21,6 @@ from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._io.model_doors import refuse_apart
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._locks import fencing
 from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved, prepare_save
 from pynamo_locking._pynamodb import (
     connection_of,
@@ -153,7 +152,7 @@ class TransactWrite(PynamoTransactWrite):
         self._join(model_cls)
         if lock is not None and issubclass(model_cls, GuardedMixin):
             # A transaction of many items may be committed, and its values not stored yet.
-            protocol.merge(kwargs, *fencing.has_no_intent(lock.attr_name))
+            protocol.merge(kwargs, *protocol.has_no_intent(lock.attr_name))
             kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
             row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
         self._add({"ConditionCheck": kwargs}, row)

@@ -19,7 +19,6 @@ from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions as conditions_module
 from pynamo_locking._items import expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, stored_keys
-from pynamo_locking._locks import fencing
 from pynamo_locking._models.tables import is_shared
 from pynamo_locking._pynamodb import class_of, connection_of, discriminator_of, hash_attribute_of
 from pynamo_locking._writes import send
@@ -242,7 +241,7 @@ class _Audit:
             hash_key, range_key=range_key, condition=condition, return_values_on_condition_failure="ALL_OLD"
         )
         if row is not None:
-            protocol.merge(kwargs, *fencing.has_no_intent(row.attribute))
+            protocol.merge(kwargs, *protocol.has_no_intent(row.attribute))
         return RowWrite({"ConditionCheck": kwargs}, row)
 
     def _is_mine(self, image: Image) -> bool:

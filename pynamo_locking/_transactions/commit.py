@@ -286,7 +286,7 @@ class MultiRequestCommit:
         self._intent_writes: list[IntentWrite] = []
         self._steps = Steps(options.workers, options.on_progress)
         self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.failure is not None)
-        self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver())
+        self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver)
 
     @property
     def is_decided(self) -> bool:
@@ -623,7 +623,7 @@ class CommitRun:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver)
         for i, item in enumerate(self._items):
             assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])

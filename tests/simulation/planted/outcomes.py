@@ -21,7 +21,7 @@ _RESOLVED = Search(Plan("resolved transactions", faults=_LATE), "Truth", limit=3
 _SETTLED: Final = "    refused = work.refused(rows, error, in_doubt=in_doubt)\n"
 #: Neither DynamoDB knows a native transaction again, nor is a refusal taken for that of a second copy.
 ANOTHER_TOKEN: Final = (
-    Change("_writes/send.py", "(not work.token or not (work.is_named or sending.in_doubt or how is None))", "True"),
+    Change("_writes/send.py", "(is_new or not work.token)", "True"),
     Change(
         "_writes/send.py",
         _SETTLED,
