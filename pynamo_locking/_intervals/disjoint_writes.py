@@ -46,7 +46,6 @@ from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import account_of, enforcement_of, extents_of, lock_attribute_of, own_keys_of
 from pynamo_locking._io.stored_rows import StoredRow
 from pynamo_locking._items import conditions, effects, keys, versions
-from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks.locked_all import in_order, locked_all
 from pynamo_locking._models.attributes import VersionAttribute
@@ -626,7 +625,7 @@ class StagedInserts:
         If that call stored other values, the instance becomes a copy of the stored item.
         """
         row, model = placing.row, type(placing.row)
-        if image is None or is_expired(model, image):
+        if image is None or versions.shape_of(model).is_expired(image):
             return False
         stored = versions.known_of(model, image)
         ours = next((each for each in unsure_of(row) if each.write_id == stored.write_id), None)

@@ -14,9 +14,9 @@ from pynamo_locking._core.write_outcome import Known, next_write_id
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
-from pynamo_locking._items import unique_values
+from pynamo_locking._items import expiry, unique_values
 from pynamo_locking._items.keys import stored_keys
-from pynamo_locking._pynamodb import new_item, stored_key_of, version_name_of, version_of
+from pynamo_locking._pynamodb import new_item, python_name_of, stored_key_of, version_name_of, version_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _M = TypeVar("_M", bound="Model")
+_I = TypeVar("_I", bound="Mapping[str, Any]")
 
 
 #: Set on a model class: its `Shape`, worked out once.
@@ -43,8 +44,9 @@ class Shape:
     """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
     `declared` has the stored names of all attributes, `lasting` also that of the write id, and of the others only those
-    that no save removes. `unique` says which values are unique. Of rows of ours, `known` is the condition that no newer
-    release has stored the row, and `format_` the action that stores its format.
+    that no save removes. `expires` is that of the time of expiry, of a model that hides expired items. `unique` says
+    which values are unique. Of rows of ours, `known` is the condition that no newer release has stored the row, and
+    `format_` the action that stores its format.
     """
 
     def __init__(self, model: type[Model]) -> None:
@@ -55,6 +57,7 @@ class Shape:
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
         key = {each.attr_name for each in stored_keys(model)}
         self.lasting: frozenset[Any] = frozenset({*required, *key, self.write_id_name})
+        self.expires: str | None = expiry.attribute_name(model)
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
         if has_format and FORMAT_NAME in self.declared:
@@ -67,6 +70,24 @@ class Shape:
         self.known: Condition | None = known_format() if has_format else None
         self.format_: Action | None = Place(FORMAT_NAME).set(Stored(_FORMAT)) if has_format else None
 
+    def is_expired(self, image: Mapping[str, Any] | None) -> bool:
+        """Tell whether an image is that of an item that counts as absent."""
+        return self.expires is not None and expiry.is_past(expiry.time_in(image, self.expires))
+
+    def unexpired(self, image: _I | None) -> _I | None:
+        return None if self.is_expired(image) else image
+
+    def has_expired(self, item: Model) -> bool:
+        value = None if self.expires is None else getattr(item, python_name_of(type(item), self.expires))
+        return value is not None and value.timestamp() <= expiry.now_s()
+
+    def or_expired(self, condition: Condition | None) -> Condition | None:
+        """Extend a condition that an absent item meets, of a save or a check: an expired item counts as absent."""
+        if self.expires is None or condition is None or not expiry.holds_without_item(condition):
+            return condition
+        extended: Condition = condition | expiry.has_passed(self.expires)
+        return extended
+
 
 def shape_of(model: type[Model]) -> Shape:
     """Return where a model has versions and write ids.
@@ -78,6 +99,13 @@ def shape_of(model: type[Model]) -> Shape:
         shape = Shape(model)
         setattr(model, _SHAPE, shape)
     return shape
+
+
+def present(item: _M) -> _M:
+    """Return an item that was read; `DoesNotExist` if it has expired."""
+    if shape_of(type(item)).has_expired(item):
+        raise item.DoesNotExist("This item has expired.")
+    return item
 
 
 def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | None:

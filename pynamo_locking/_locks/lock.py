@@ -261,7 +261,7 @@ class LockHandle(Generic[M]):
             held.item.refuse_expired(self.target)
             if self.on_lost is not None:
                 held.report.on_lost.append(self.on_lost)
-            lock_events.acquired(held)  # before any other event of it
+            lock_events.acquired(held, held.item.image)  # before any other event of it
             self._begin_heartbeat(held)
             context.add(held)
         except BaseException:

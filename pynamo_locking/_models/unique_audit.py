@@ -130,7 +130,7 @@ class _Audit:
         right, strays = set[str](), dict[str, None]()
         for row in _scanned(self._table):
             name = own_keys_of(self._table).name_in(row) or ""
-            if self._group_of(name) is None or expiry.is_expired(self._table, row):
+            if self._group_of(name) is None or versions.shape_of(self._table).is_expired(row):
                 continue
             self.rows += 1
             holder = unique_values.holder_of(row)
@@ -189,7 +189,7 @@ class _Audit:
             for key, (_, image) in seen.items.items()
             if image is not None and not self._is_over(image) and name in unique_values.held(self._model, image)
         }
-        row = expiry.unexpired(self._table, seen.row)
+        row = versions.shape_of(self._table).unexpired(seen.row)
         holder = unique_values.holder_of(row)
         values = next((unique_values.held(self._model, image)[name].python() for image in having.values()), ())
         is_foreign = holder is not None and holder.table != self._model.Meta.table_name

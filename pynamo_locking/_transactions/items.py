@@ -24,7 +24,6 @@ from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
-from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of, label_of, stored_keys
 from pynamo_locking._locks.context import holds_nothing
 from pynamo_locking._locks.lock import Lock, handle_of
@@ -368,7 +367,7 @@ class TransactionItems:
             elif self.locks.held:
                 item.note_lock()
         for (identity, each), stored in zip(new.items(), self._images(model, keys), strict=True):
-            image = unexpired(model, stored)
+            image = versions.shape_of(model).unexpired(stored)
             instance = new_item(model, *each) if image is None else model.from_raw_data(copy_of(image))
             self._add(instance, identity, keys[identity], image)
         return [self.by_key[identity] for identity in identities]
@@ -430,7 +429,7 @@ class TransactionItems:
             new = [(key, image) for key, image, item in zip(keys, page, known, strict=True) if item is None]
             committed = self.reader.committed(model, new, resolver)
             for identity, key, old in zip(identities, keys, known, strict=True):
-                current = None if old is not None else unexpired(model, next(committed))
+                current = None if old is not None else versions.shape_of(model).unexpired(next(committed))
                 if current is not None and not is_of(model, current):
                     continue
                 item = old or self._add(model.from_raw_data(copy_of(current or key)), identity, key, current)

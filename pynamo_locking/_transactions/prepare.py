@@ -357,7 +357,7 @@ class IntentWriter:
         state, item = one.row.state(image), one.item
         if state.intent is not None:
             resolver.resolve((one.row, state.intent))
-        elif one.intent.is_placeholder and expiry.is_expired(item.model, image):
+        elif one.intent.is_placeholder and versions.shape_of(item.model).is_expired(image):
             self._clear_expired(one, image or {})
         elif one.intent.is_placeholder and isinstance(item.base, Unread) and image is not None and item.holds(image):
             # The item exists without a version: the instance has none either, and was not read by this transaction.

@@ -207,7 +207,7 @@ VALUES: Final = (
     bug(
         "replaced before it expires: A new item replaces one that will only expire within the next minute.",
         Search(Plan("expiring"), "Expiry"),
-        Change("_items/expiry.py", "condition | (Place(name) <= _Now())", "condition | (Place(name) <= now_s() + 60)"),
+        Change("_items/expiry.py", "Condition = Place(name) <= _Now()", "Condition = Place(name) <= now_s() + 60"),
     ),
 )
 
