@@ -390,7 +390,7 @@ class LockRow:
     @cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for two rows that are the same lock in this process."""
-        key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
+        key = tuple(sorted([(name, *next(iter(value.items()))) for name, value in self.key.items()]))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, account_of(self.model))
 
     @property

@@ -13,7 +13,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Known, next_write_id
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, SetStored, Stored, StoredRow, known_format
 from pynamo_locking._items import expiry, unique_values
 from pynamo_locking._items.keys import stored_keys
 from pynamo_locking._pynamodb import new_item, python_name_of, stored_key_of, version_name_of, version_of
@@ -216,10 +216,13 @@ class VersionPart:
         """Return the actions that increment the stored version, or begin it with 1, and store the write id."""
         shape = self.shape
         creates = self.is_checked and self.before.version is None
-        actions: list[Action | None] = [shape.begin if creates else shape.count, shape.format_]
-        if shape.write_id is not None:
-            actions.append(shape.write_id.set(Stored(self._stored_id)))
-        return [action for action in actions if action is not None]
+        version = shape.begin if creates else shape.count
+        actions: list[Action] = [] if version is None else [version]
+        if shape.format_ is not None:
+            actions.append(shape.format_)
+        if shape.write_id_name is not None:
+            actions.append(SetStored(shape.write_id_name, self._stored_id))
+        return actions
 
     def complete_put(self, attributes: dict[str, Any]) -> None:
         """Put the new version and the id into the attributes of a Put."""

@@ -264,10 +264,10 @@ class HeldEntry:
             now = self.ownership
             if now.reason:
                 self.report.lost.set()
-        if now.is_over and not before.is_over:
-            heartbeat.heartbeat_thread.remove(self)
         if now.is_held:
             return
+        if now.state is not before.state and now.is_over:
+            heartbeat.heartbeat_thread.remove(self)
         local_queue.let_next_lead(self.caller)  # even if an interrupt has kept us from it the first time
         if before.is_held:
             (lock_events.lost if now.reason else lock_events.released)(self)

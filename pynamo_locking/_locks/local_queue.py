@@ -379,9 +379,11 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
 
 def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:
     """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
+    if caller is None or caller.has_left:
+        return
     with _mutex:
         queue = _led_by(caller)
-        if caller is None or queue is None:
+        if queue is None:
             return
         caller.has_left = True
         due = queue.settle(caller, image)

@@ -82,8 +82,8 @@ class LockAttribute(Attribute[LockState]):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is not None:
             return super().__get__(instance, owner) or FREE
-        if issubclass(owner, Model):
-            _refuse_stock_model(owner, self)
+        if issubclass(owner, Model) and not hasattr(owner, "_writer"):
+            raise _on_stock_model(owner, self)
         return self
 
     @override
@@ -144,7 +144,8 @@ class VersionAttribute(PynamoVersionAttribute):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        _refuse_stock_model(owner, self)
+        if not hasattr(owner, "_writer"):
+            raise _on_stock_model(owner, self)
         return Attribute.__get__(self, instance, owner)
 
     @override
@@ -158,12 +159,11 @@ class VersionAttribute(PynamoVersionAttribute):
         return str(int(value))
 
 
-def _refuse_stock_model(owner: type[Any], attribute: Attribute[Any]) -> None:
-    if not hasattr(owner, "_writer"):
-        raise ConfigurationError(
-            f"{owner.__name__} has a {type(attribute).__name__} of pynamo_locking, but its base class is PynamoDB's, "
-            f"whose writes do not check it: derive it from VersionedMixin and Model, or from LockableModel."
-        )
+def _on_stock_model(owner: type[Any], attribute: Attribute[Any]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{owner.__name__} has a {type(attribute).__name__} of pynamo_locking, but its base class is PynamoDB's, "
+        f"whose writes do not check it: derive it from VersionedMixin and Model, or from LockableModel."
+    )
 
 
 def _whole(value: Any) -> int:

@@ -347,12 +347,11 @@ class OwnRows(_Base):
 
     @override
     @classmethod
-    def _get_connection(cls) -> TableConnection:
-        connection = super()._get_connection()
+    def _see_connection(cls, connection: TableConnection) -> None:
+        super()._see_connection(connection)
         if cls._own_keys.is_shared and not isinstance(connection, _Own):
             connection.__class__ = _Own
             vars(connection)["own_keys"] = cls._own_keys
-        return connection
 
     if not TYPE_CHECKING:  # the types are those of the other bases
 

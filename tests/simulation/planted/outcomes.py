@@ -163,7 +163,9 @@ VERSIONS: Final = (
     bug(
         "version set not counted: A write that does not check the version sets it to the one it knows, plus one.",
         Search(Plan("append"), "Versions", limit=150),
-        Change("_items/versions.py", "else shape.count,", "else shape.attribute.set((self.before.version or 0) + 1),"),
+        Change(
+            "_items/versions.py", "else shape.count\n", "else shape.attribute.set((self.before.version or 0) + 1)\n"
+        ),
     ),
     bug(
         "write id not compared: An old copy passes for an item that was deleted and made anew with the same version.",
