@@ -126,7 +126,7 @@ def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | No
 
 def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     """Refuse a row of ours of a newer format: `UnknownFormat`."""
-    if image is None or shape_of(model).known is None:
+    if image is None or image.get(FORMAT_NAME, _FORMAT) == _FORMAT or shape_of(model).known is None:
         return
     names = [each.attr_name for each in stored_keys(model)]
     table = model.Meta.table_name

@@ -388,7 +388,7 @@ class TransactionItems:
         known = {**self.refused, **self._granted()}
         read = iter(self.reader.stored(model, [key for identity, key in keys.items() if identity not in known]))
         found = [(key, known[identity] if identity in known else next(read)) for identity, key in keys.items()]
-        return self.reader.committed(model, found, self.reader.resolver())
+        return self.reader.committed(model, found)
 
     def _granted(self) -> dict[ItemKey, Image]:
         """Return the items that came with the grants of their locks, and that were not written since."""
@@ -539,7 +539,10 @@ class TransactionItems:
 
         If that is final, refuse a value of which the row was read and says that another item has it.
         """
-        rows = merged([its for item in list(self.by_key.values()) if (its := _unique_rows_of(item)) is not None])
+        unique_rows = [its for item in list(self.by_key.values()) if (its := _unique_rows_of(item)) is not None]
+        if not unique_rows:
+            return
+        rows = merged(unique_rows)
         used = [item for item in self.by_key.values() if item.plan.write is not None or item.is_read]
         if len(used) + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:
