@@ -744,7 +744,7 @@ ROWS: Final = (
     (
         "an expired row counts as what an earlier call has stored",
         "_intervals/disjoint_writes.py",
-        "if image is None or is_expired(model, image):",
+        "if image is None or versions.shape_of(model).is_expired(image):",
         "if image is None:",
         "integration/intervals/test_doubts.py::test_a_row_in_doubt_that_has_expired_is_stored_anew",
     ),

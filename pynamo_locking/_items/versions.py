@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pynamodb.constants import NUMBER, STRING
@@ -44,12 +45,12 @@ class Shape:
     """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
     `declared` has the stored names of all attributes, `lasting` also that of the write id, and of the others only those
-    that no save removes. `expires` is that of the time of expiry, of a model that hides expired items. `unique` says
-    which values are unique. Of rows of ours, `known` is the condition that no newer release has stored the row, and
-    `format_` the action that stores its format.
+    that no save removes. `unique` says which values are unique. Of rows of ours, `known` is the condition that no newer
+    release has stored the row, and `format_` the action that stores its format.
     """
 
     def __init__(self, model: type[Model]) -> None:
+        self._model = model
         name, attributes = version_name_of(model), model.get_attributes()
         self.attribute: Attribute[Any] | None = None if name is None else attributes[name]
         self.write_id_name: str | None = _find_name(model, self.attribute)
@@ -57,7 +58,6 @@ class Shape:
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
         key = {each.attr_name for each in stored_keys(model)}
         self.lasting: frozenset[Any] = frozenset({*required, *key, self.write_id_name})
-        self.expires: str | None = expiry.attribute_name(model)
         self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
         if has_format and FORMAT_NAME in self.declared:
@@ -69,6 +69,11 @@ class Shape:
         self.begin: Action | None = None if self.version is None else self.version.set(Stored({NUMBER: "1"}))
         self.known: Condition | None = known_format() if has_format else None
         self.format_: Action | None = Place(FORMAT_NAME).set(Stored(_FORMAT)) if has_format else None
+
+    @cached_property
+    def expires(self) -> str | None:
+        """The stored name of the time of expiry, of a model that hides expired items."""
+        return expiry.attribute_name(self._model)
 
     def is_expired(self, image: Mapping[str, Any] | None) -> bool:
         """Tell whether an image is that of an item that counts as absent."""

@@ -550,7 +550,8 @@ class CommitRun:
 
     def _facts(self, *, is_long: bool) -> list[ItemFacts]:
         table = None if self._options.record_table is None else self._options.record_table.place
-        return [_facts(item, table, is_long=is_long) for item in self._items]
+        is_measured = is_long or len(self._items) * dynamodb.LARGEST_ITEM > dynamodb.MOST_BYTES
+        return [_facts(item, table, is_long=is_long, is_measured=is_measured) for item in self._items]
 
     def _extra_actions(self) -> int:
         writers = [item.plan.writer for item in self._items if item.plan.writer is not None]
@@ -653,13 +654,10 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
     )
 
 
-def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFacts:
+def _facts(item: TransactionItem, table: str | None, *, is_long: bool, is_measured: bool) -> ItemFacts:
     write = item.plan.write
     if is_long:  # else `final` checks it before anything is sent
         check_key(item.instance, item.key)
-    measure = effects.size_of if is_long else item_size  # about the same, in a third of the time
-    is_deleted = write is not None and write.operation is DELETE
-    after = {} if is_deleted or isinstance(item.plan.after, Unread) else item.plan.after or {}
     is_counted = (
         item.plan.writer is not None and item.plan.writer.held is not None
     )  # the lock's entry refuses a second copy
@@ -668,7 +666,7 @@ def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFa
         is_absent=item.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
         is_locked=is_counted,
-        size=measure(after) if write is not None else size_of_item(item),
+        size=_size_after(item, is_exact=is_long) if is_measured else 0,  # a few items fit, however large they are
     )
     if not is_long or write is None:  # only writes get an intent
         return facts
@@ -677,3 +675,13 @@ def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFa
         needs_read=needs_read(item),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )
+
+
+def _size_after(item: TransactionItem, *, is_exact: bool) -> int:
+    """Return the size of an item as it will be stored; about that, in a third of the time, unless it is to be exact."""
+    write, after = item.plan.write, item.plan.after
+    if write is None:
+        return size_of_item(item)
+    if write.operation is DELETE or isinstance(after, Unread):
+        return 0
+    return (effects.size_of if is_exact else item_size)(after or {})
