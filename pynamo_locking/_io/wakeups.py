@@ -29,7 +29,7 @@ from pynamo_locking._io.runtime import logger, process_of
 from pynamo_locking._io.stored_rows import decoded, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState
@@ -352,15 +352,20 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
     """
     with _mutex:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
+    if mailboxes:
+        _wake_first(mailboxes, image)
+    if image is not None:
+        send_wakeup(lock_record.holders_in(image, row.attribute), row, image)
+
+
+def _wake_first(mailboxes: Sequence[Mailbox], image: Image | None) -> None:
     placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
     queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
-    for box in (queue[i] for i in front(box.lock_mode for box in queue)):
+    for box in [queue[i] for i in front([box.lock_mode for box in queue])]:
         box.put(image)
     for box in mailboxes:
         if box.ticket is None:
             box.put(image)
-    if image is not None:
-        send_wakeup(lock_record.holders_in(image, row.attribute), row, image)
 
 
 def _forget_after_fork() -> None:

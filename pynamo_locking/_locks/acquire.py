@@ -492,7 +492,8 @@ class Acquisition:
         entry = replace(entry, granted_ms=runtime.current.time_ms())
         held = HeldEntry(self._row, entry, self._entry.started, self._entry.heartbeats, self._state.since, image)
         behind = [other for other in self._state.entries if other.id != entry.id]
-        held.behind = tuple(behind[i].id for i in front(other.lock_mode for other in behind))
+        if behind:
+            held.behind = tuple([behind[i].id for i in front([other.lock_mode for other in behind])])
         held.caller = self._caller
         held.clock.ends_at = runtime.current.monotonic() + self._options.max_hold
         if self._forks != runtime.forks:  # a restored process: its copies wait with the same entry

@@ -275,10 +275,11 @@ class LockHandle(Generic[M]):
             held.clock.has_heartbeat = True
 
     def _count(self, held: HeldEntry, *, is_awaited: bool) -> None:
-        self._begin_heartbeat(held)
         self.entry, self.is_awaited = held, is_awaited
-        if self._again is None:  # else it is counted
+        if self._again is None:
             self.depth += 1
+        else:  # it is counted, and an outer block may have no heartbeat
+            self._begin_heartbeat(held)
         if self.depth == 1:
             self._given = None
         if held.ownership.stays:
@@ -664,7 +665,7 @@ class Lock(Generic[M]):
             ConfigurationError: the lock was never acquired, or is a range; or it was acquired with ``async with`` or
                 `aacquire`, and the item has to be read. ``await lock.aitem()`` reads it.
         """
-        if self._handle.must_read and self._handle.is_awaited and acquire.current_task() is not None:
+        if self._handle.is_awaited and self._handle.must_read and acquire.current_task() is not None:
             raise self._handle.must_await("item")
         return self._handle.current_item()
 
