@@ -144,7 +144,7 @@ class Acquisition:
                 if not self._entry.may_be_stored:
                     image = yield from self._enter()
                 image, entry = yield from self._image_with_our_entry(image)
-                if self._options.is_stopped_by(image):
+                if entry is None and self._options.is_stopped_by(image):
                     self._give_up()
                     return None
                 if image is None or entry is None or self._forks != runtime.forks:

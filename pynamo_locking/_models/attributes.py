@@ -150,7 +150,7 @@ class VersionAttribute(PynamoVersionAttribute):
 
     @override
     def __set__(self, instance: Any, value: Any) -> None:
-        if value is not None:
+        if value is not None and type(value) is not int:
             value = _whole(value)
         Attribute.__set__(self, instance, value)
 
@@ -440,11 +440,11 @@ class PlacedMixin(_Base):
     def _lock_row_of_item(self, read_under: HeldEntry | None) -> LockRow:
         """Return the row of the item's own lock: that of the entry it was read under, if the key is still the same."""
         values, lock = key_values_of(self), self._lock_attribute()
-        if lock is None or self._lock_creates_item:
-            return self._lock_target(*values, self.lock_settings()).row
-        key = keys.key_of(type(self), *values)
+        key = None if lock is None else keys.key_of(type(self), *values)
         if read_under is not None and read_under.row.model is type(self) and read_under.row.key == key:
             return read_under.row
+        if lock is None or key is None or self._lock_creates_item:
+            return self._lock_target(*values, self.lock_settings()).row
         return self._lock_row(key, lock, self.lock_settings(), "")
 
     def _own_lock(self) -> tuple[LockRow, HeldEntry | None]:

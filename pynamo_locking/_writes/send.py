@@ -586,8 +586,9 @@ class ItemWork(Work):
         self.row = self.item = RowWrite(None, None if check else lock, write, check)
         self._is_unanswered = is_unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
-        rows = [] if write.unique_rows is None else write.unique_rows.rows
-        self.values = [writer.row_write(row) for writer, row in rows]
+        self.values = list[RowWrite]()
+        if write.unique_rows is not None:
+            self.values = [writer.row_write(row) for writer, row in write.unique_rows.rows]
 
     @property
     def is_transaction(self) -> bool:  # type: ignore[override]
@@ -598,7 +599,8 @@ class ItemWork(Work):
         if self.once and how is Next.REPEAT:  # each attempt has another id
             self.write.part.renew(runtime.current.token())
             self.row.request, self.token = self.row.made(), ""
-        self.values = [row for row in self.values if not row.is_dropped]
+        if self.values:
+            self.values = [row for row in self.values if not row.is_dropped]
         return [self.row, *self.others, *self.values]
 
     @override
