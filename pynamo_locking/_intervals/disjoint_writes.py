@@ -43,6 +43,7 @@ from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joine
 from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
+from pynamo_locking._io.concurrency import undone_by
 from pynamo_locking._io.model_doors import account_of, enforcement_of, extents_of, lock_attribute_of, own_keys_of
 from pynamo_locking._io.stored_rows import StoredRow
 from pynamo_locking._items import conditions, effects, keys, versions
@@ -465,12 +466,9 @@ class Staged:
                 return
             raise
         items_of(tx).undo += [restoring(placing.row) for placing in self.placings if placing.kind == MOVE]
-        try:
+        with undone_by(tx.rollback):  # or it would have a part of the rows
             for staging in work:
                 staging.stage()
-        except BaseException:
-            tx.rollback()  # it has a part of the rows
-            raise
 
 
 @dataclass

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.lock_modes import WHOLE, front
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._io import lock_record, runtime
+from pynamo_locking._io.concurrency import undone_by
 from pynamo_locking._io.runtime import logger, process_of
 from pynamo_locking._io.stored_rows import decoded, encoded
 
@@ -82,15 +83,12 @@ class WakeupListener:
         with self._mutex:
             if self._socket is None and not self._is_impossible:
                 try:
-                    self._open(name)
-                    runtime.current.spawn(partial(self._serve, receive, is_needed), name="pynamo-locking-wakeups")
+                    with undone_by(self.close):
+                        self._open(name)
+                        runtime.current.spawn(partial(self._serve, receive, is_needed), name="pynamo-locking-wakeups")
                 except (OSError, RuntimeError) as error:
                     logger.debug("no wake-ups of other processes are received, so waiters poll: %s", error)
                     self._is_impossible = True
-                    self.close()
-                except BaseException:
-                    self.close()
-                    raise
 
     def _open(self, name: str) -> None:
         with suppress(FileExistsError):

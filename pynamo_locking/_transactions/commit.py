@@ -218,36 +218,28 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
 
 @dataclass(eq=False)
 class Steps:
-    """Runs the steps of a commit in parallel, in so many threads, and tells how many are done, of `total`.
-
-    Attributes:
-        failure: what the first job that failed has raised; no further job is started then.
-    """
+    """Runs the steps of a commit in parallel, in so many threads, and tells how many are done, of `total`."""
 
     _workers: int
     _on_progress: Callable[[int, int], object] | None
     total: int = 0
-    failure: BaseException | None = field(default=None, init=False)
+    _pool: Pool | None = field(default=None, init=False)
     _done: int = field(default=0, init=False)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether one of the jobs has failed; no further job is started then."""
+        return self._pool is not None and self._pool.failure is not None
 
     def run(self, jobs: Sequence[Callable[[], object]], counts: Sequence[int] = ()) -> None:
         """Run jobs, of which each is so many steps. After the first failure wait for those begun, and raise it."""
-        self.failure = None
-
-        def guarded(job: Callable[[], object]) -> None:
-            if self.failure is None:
-                try:
-                    job()
-                except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
-                    self.failure = error
 
         def on_done(index: int) -> None:
             for _ in range(counts[index] if counts else 0):
                 self._tell_progress()
 
-        Pool([partial(guarded, job) for job in jobs], self._workers, on_done).run()
-        if self.failure is not None:
-            raise self.failure
+        self._pool = Pool(jobs, self._workers, on_done)
+        self._pool.run()
 
     def _tell_progress(self) -> None:
         self._done += 1
@@ -285,7 +277,7 @@ class MultiRequestCommit:
         self._stage = CommitStage.PLANNED
         self._intent_writes: list[IntentWrite] = []
         self._steps = Steps(options.workers, options.on_progress)
-        self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.failure is not None)
+        self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.has_failed)
         self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver)
 
     @property
