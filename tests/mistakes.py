@@ -649,14 +649,14 @@ ROWS: Final = (
     (
         "a write gives up values that its instance does not show",
         "_writes/unique_rows.py",
-        "return whole if self._old else expiry.or_expired(self._model, whole)",
+        "return whole if self._old else versions.shape_of(self._model).or_expired(whole)",
         "return None",
         "integration/unique/test_unique.py::test_a_copy_that_was_read_in_part",
     ),
     (
         "a new item cannot replace an expired one that had a unique value",
         "_writes/unique_rows.py",
-        "return whole if self._old else expiry.or_expired(self._model, whole)",
+        "return whole if self._old else versions.shape_of(self._model).or_expired(whole)",
         "return whole",
         "integration/unique/test_faults.py::test_what_has_expired_holds_nothing",
     ),
@@ -768,7 +768,7 @@ ROWS: Final = (
     (
         "an expired row counts as what an earlier call has stored",
         "_intervals/guards.py",
-        "if image is None or is_expired(model, image):",
+        "if image is None or versions.shape_of(model).is_expired(image):",
         "if image is None:",
         "integration/intervals/test_doubts.py::test_a_row_in_doubt_that_has_expired_is_stored_anew",
     ),

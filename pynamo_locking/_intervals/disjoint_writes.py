@@ -23,6 +23,7 @@ from pynamo_locking._intervals.intervals import enclosing
 from pynamo_locking._intervals.placings import Move, Placing, by_guard, forget_unsure, note_unsure, restoring
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._io.batch_requests import settle
+from pynamo_locking._io.concurrency import undone_by
 from pynamo_locking._io.model_doors import enforcement_of, lock_attribute_of
 from pynamo_locking._items import versions
 from pynamo_locking._locks.locked_all import in_order, locked_all
@@ -312,9 +313,6 @@ class Staged:
                 return
             raise
         items_of(tx).undo += [restoring(placing.row) for placing in self.placings if isinstance(placing, Move)]
-        try:
+        with undone_by(tx.rollback):  # or it would have a part of the rows
             for staging in work:
                 staging.stage()
-        except BaseException:
-            tx.rollback()  # it has a part of the rows
-            raise

@@ -37,7 +37,6 @@ from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import account_of, own_keys_of
 from pynamo_locking._io.stored_rows import StoredRow
 from pynamo_locking._items import effects, keys, versions
-from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.mixins import VersionedMixin
@@ -297,7 +296,7 @@ class StagedInserts:
             return placing
         images = (image for image, _ in found if self._interval.key_in(image) == placing.key)
         image = next(images, None) or items_of(self._tx).reader.read(model, placing.key)  # first as just found
-        if image is None or is_expired(model, image):
+        if image is None or versions.shape_of(model).is_expired(image):
             return placing
         stored = versions.known_of(model, image)
         ours = next((each for each in unsure_of(row) if each.write_id == stored.write_id), None)

@@ -11,8 +11,8 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._intervals.intervals import begin_of, gaps, interval_attributes_of
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import keys
-from pynamo_locking._items.expiry import is_expired, is_projected
+from pynamo_locking._items import keys, versions
+from pynamo_locking._items.expiry import is_projected
 from pynamo_locking._models.awaited import awaited_each, awaited_read
 from pynamo_locking._models.isolation import READ_COMMITTED, IsolatedReader, stored_pages
 from pynamo_locking._models.mixins import VersionedMixin
@@ -54,7 +54,7 @@ def overlapping(
             its = None if current is None else interval.span_in(current)
             if current is None or its is None or its.is_empty:
                 continue
-            if is_expired(interval.model, current):
+            if versions.shape_of(interval.model).is_expired(current):
                 if expired is not None and its.overlaps(span):
                     expired.append(current)
             elif its.overlaps(span):

@@ -14,7 +14,7 @@ import inspect
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -389,7 +389,7 @@ runtime.after_fork(_reset_after_fork)
 
 
 class Pool:
-    """A number of jobs, none of which may raise.
+    """A number of jobs. After the first that fails no other is begun.
 
     Args:
         jobs: what to do.
@@ -398,10 +398,11 @@ class Pool:
 
     Attributes:
         begun: the indexes of the jobs that were begun.
+        failure: what the first job that failed has raised.
         is_over: whether running jobs should end: the caller is interrupted, or all are done.
     """
 
-    def __init__(self, jobs: Sequence[Callable[[], None]], workers: int, on_done: Callable[[int], None]) -> None:
+    def __init__(self, jobs: Sequence[Callable[[], object]], workers: int, on_done: Callable[[int], None]) -> None:
         self._jobs = jobs
         self._workers = min(workers, len(jobs))
         self._on_done = on_done
@@ -409,11 +410,12 @@ class Pool:
         self._done: deque[int] = deque()
         self._running = 0
         self.begun: set[int] = set()
+        self.failure: BaseException | None = None
         self.is_over = False
         self._changed = runtime.current.condition()
 
     def run(self) -> None:
-        """Do all jobs, and return when none is running.
+        """Do all jobs, and return when none is running; raise what a job has raised.
 
         If `on_done` raises, or the caller is interrupted, no other job is begun.
         """
@@ -422,9 +424,14 @@ class Pool:
                 if not self._start(is_needed=number == 0):
                     break
             for _ in self._jobs:
-                self._on_done(self._next_done())
+                index = self._next_done()
+                if self.failure is not None:
+                    break
+                self._on_done(index)
         finally:
             self._stop()
+        if self.failure is not None:
+            raise self.failure
 
     def _start(self, *, is_needed: bool) -> bool:
         """Start one more thread; False if there is none, and the running threads have to do all."""
@@ -444,13 +451,16 @@ class Pool:
                 # Stay close to the caller, so that it can still stop the jobs after an error that it has not heard of.
                 while self._waiting and len(self._done) >= self._workers:
                     runtime.current.wait(self._changed, None)
-                if not self._waiting:
+                if not self._waiting or self.failure is not None:
                     return
                 index = self._waiting.popleft()
                 self.begun.add(index)
                 self._running += 1
             try:
                 self._jobs[index]()
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                if self.failure is None:
+                    self.failure = error
             finally:
                 with self._changed:
                     self._running -= 1
@@ -485,16 +495,16 @@ def run_all(jobs: Sequence[Callable[[], object]], workers: int) -> None:
     """Do all jobs; a single one in this thread. After the first failure begin no other job, and raise it."""
     if len(jobs) == 1:
         jobs[0]()
-        return
-    failures = list[BaseException]()
+    else:
+        Pool(jobs, workers, lambda _: None).run()
 
-    def guarded(job: Callable[[], object]) -> None:
-        if not failures:
-            try:
-                job()
-            except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
-                failures.append(error)
 
-    Pool([partial(guarded, job) for job in jobs], workers, lambda _: None).run()
-    if failures:
-        raise failures[0]
+@contextlib.contextmanager
+def undone_by(undo: Callable[[], object], *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Undo what a block has begun, if an interrupt or an error ends it, but for those errors."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, unless):
+            undo()
+        raise

@@ -390,7 +390,7 @@ class LockRow:
     @cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for two rows that are the same lock in this process."""
-        key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
+        key = tuple(sorted([(name, *next(iter(value.items()))) for name, value in self.key.items()]))
         place = endpoint_to(self.connection, account_of(self.model))
         return (place.host, place.region, self.table, key, self.attribute, place.account)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamo_locking._io.lock_record import LockRow
-    from pynamo_locking._io.protocol import Clause
+    from pynamo_locking._io.protocol import Clause, Filled
 
 
 class NewEntry(NamedTuple):
@@ -127,7 +127,7 @@ def move(row: LockRow, entry_id: str, ticket: int, new: NewEntry, token_id: str 
     return _update(row, failed, protocol.HAND_OVER + clause, {"#me": entry_id, ":ticket": number(ticket)} | given)
 
 
-def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, dict[str, Any]]:
+def following(row: LockRow, new: NewEntry, ticket: int | None) -> Filled:
     """Return what a write that removes our entry stores for the next caller of this process."""
     clause = protocol.ADD_NEXT_ENTRY_AT_THE_END if ticket is None else protocol.ADD_NEXT_ENTRY
     given = {"#you": new.id, ":entry": new.stored(runtime.current.time_ms(), ticket), ":callers": number(new.callers)}
@@ -137,6 +137,27 @@ def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, 
 def naming(entry: QueueEntry) -> dict[str, Any]:
     """Return how a request names our entry."""
     return {"#me": entry.id, ":ticket": number(entry.ticket)}
+
+
+def fence(
+    row: LockRow,
+    entry: QueueEntry,
+    write: int,
+    after: tuple[NewEntry, int | None] | None = None,
+    *,
+    is_kept: bool = True,
+) -> Filled:
+    """Return the fencing condition: what a write asks of our entry, and does to it.
+
+    The write counts itself in the entry, or removes it, for the next one with its ticket if that is given.
+    """
+    given = {**row.names, **naming(entry), ":write": number(write)}
+    if is_kept:
+        return protocol.FENCE + protocol.COUNT_WRITE, given
+    if after is None:
+        return protocol.FENCE + protocol.REMOVE_ENTRY, given
+    clause, new = following(row, *after)
+    return protocol.FENCE + protocol.REMOVE_ENTRY + clause, given | new
 
 
 def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
@@ -158,7 +179,7 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
     return _update(row, "remove dead entries from the lock of", protocol.evict(len(entries), len(remembered)), given)
 
 
-def _timed(row: LockRow, clause: Clause, given: dict[str, Any], lease: float) -> tuple[Clause, dict[str, Any]]:
+def _timed(row: LockRow, clause: Clause, given: dict[str, Any], lease: float) -> Filled:
     if row.ttl_attribute is None:
         return clause, given
     ends, shown = row.ends(lease)

@@ -58,6 +58,8 @@ def account_of(model: type[Model] | None) -> str | None:
     None: the environment's account.
     """
     meta: Any = getattr(model, "Meta", object)
+    if getattr(meta, "aws_access_key_id", None) is None:
+        return None
     said_by: Any = next(
         (base for base in getattr(meta, "__mro__", ()) if vars(base).get("aws_access_key_id") is not None), None
     )

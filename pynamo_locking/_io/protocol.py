@@ -27,6 +27,9 @@ from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._io.lock_record import LockRow
+
 
 #: An entry of the queue is a list of its ticket ``[0]`` and its facts ``[1]``.
 NAMES: Final = {
@@ -224,6 +227,24 @@ NOT_LOCKED_IN_ITS_ROW: Final = NOT_LOCKED + Clause(
 )
 NO_ENTRY: Final = Clause(_FREE) + KNOWN_FORMAT
 NO_NEW_ENTRY: Final = Clause(f"({_FREE} OR (#l.#since = :since AND #l.#n[0] = :next))") + KNOWN_FORMAT
+
+
+def not_locked(row: LockRow) -> Filled:
+    """Return what a write asks of an embedded lock that is not held here; it creates the lock of a row for locks."""
+    return NOT_LOCKED_IN_ITS_ROW if row.may_create else NOT_LOCKED, row.names
+
+
+def not_entered_since(row: LockRow, seen: LockState) -> Filled:
+    """The queue is empty or there is none, or no entry has come since this document was seen."""
+    if not seen.exists:
+        return NO_ENTRY, row.names
+    return NO_NEW_ENTRY, {**row.names, ":since": number(seen.since), ":next": number(seen.next_ticket)}
+
+
+def has_no_intent(lock_name: str) -> Filled:
+    """No transaction of many items has the item, whose decision the write could overwrite; nor has a newer release."""
+    return NO_INTENT, {"#l": lock_name}
+
 
 # Records of transactions, and the other rows of their table
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import SetAction
 from pynamodb.expressions.util import PATH_SEGMENT_REGEX, get_value_placeholder
 from typing_extensions import override
 
@@ -104,6 +105,24 @@ class Place(Path):
     @override
     def __getitem__(self, item: int | str) -> Place:
         return Place(*self.values[0], item)
+
+
+class SetStored(SetAction):
+    """Sets an attribute to a value in DynamoDB's form. A save has one for each attribute, so it makes no operands."""
+
+    def __init__(self, name: str, stored: Mapping[str, Any]) -> None:
+        self._name = name
+        self._stored = stored
+
+    @property
+    def values(self) -> tuple[Place, Stored]:  # type: ignore[override]
+        """The operands, for those who look at an action."""
+        return Place(self._name), Stored(self._stored)
+
+    @override
+    def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
+        name = placeholder_names.setdefault(self._name, f"#{len(placeholder_names)}")
+        return f"{name} = {get_value_placeholder(self._stored, expression_attribute_values)}"
 
 
 def steps_of(path: Any) -> Steps:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.lock_modes import WHOLE, front
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._io import lock_record, runtime
+from pynamo_locking._io.concurrency import undone_by
 from pynamo_locking._io.runtime import logger, process_of
 from pynamo_locking._io.stored_rows import decoded, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState
@@ -82,15 +83,12 @@ class WakeupListener:
         with self._mutex:
             if self._socket is None and not self._is_impossible:
                 try:
-                    self._open(name)
-                    runtime.current.spawn(partial(self._serve, receive, is_needed), name="pynamo-locking-wakeups")
+                    with undone_by(self.close):
+                        self._open(name)
+                        runtime.current.spawn(partial(self._serve, receive, is_needed), name="pynamo-locking-wakeups")
                 except (OSError, RuntimeError) as error:
                     logger.debug("no wake-ups of other processes are received, so waiters poll: %s", error)
                     self._is_impossible = True
-                    self.close()
-                except BaseException:
-                    self.close()
-                    raise
 
     def _open(self, name: str) -> None:
         with suppress(FileExistsError):
@@ -352,15 +350,20 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
     """
     with _mutex:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
+    if mailboxes:
+        _wake_first(mailboxes, image)
+    if image is not None:
+        send_wakeup(lock_record.holders_in(image, row.attribute), row, image)
+
+
+def _wake_first(mailboxes: Sequence[Mailbox], image: Image | None) -> None:
     placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
     queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
-    for box in (queue[i] for i in front(box.lock_mode for box in queue)):
+    for box in [queue[i] for i in front([box.lock_mode for box in queue])]:
         box.put(image)
     for box in mailboxes:
         if box.ticket is None:
             box.put(image)
-    if image is not None:
-        send_wakeup(lock_record.holders_in(image, row.attribute), row, image)
 
 
 def _forget_after_fork() -> None:

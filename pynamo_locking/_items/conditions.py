@@ -9,7 +9,7 @@ from pynamodb.expressions.update import DeleteAction, RemoveAction, SetAction, U
 
 from pynamo_locking._core.dynamodb import LONGEST_EXPRESSION
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io.stored_rows import Place, Stored, steps_of
+from pynamo_locking._io.stored_rows import Place, SetStored, steps_of
 from pynamo_locking._pynamodb import discriminator_of, hash_attribute_of
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def save_actions(item: Model, values: Image, kept: Collection[str], part: Versio
             continue
         if stored and values.get(name) == stored.get(name):
             continue
-        path = Place(name)
-        actions.append(SetAction(path, Stored(values[name])) if name in values else RemoveAction(path))
+        actions.append(SetStored(name, values[name]) if name in values else RemoveAction(Place(name)))
     actions += part.actions()
     # DynamoDB accepts an update without any action, but moto does not.
     return actions or [nothing()]

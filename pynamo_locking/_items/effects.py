@@ -313,6 +313,7 @@ def _without(stored: Any, removed: Any) -> Any:
 #: What PynamoDB's actions make of what is stored, by the names of their classes.
 _ACTIONS: Final[dict[str, Callable[..., Any]]] = {
     "SetAction": lambda _, given: given,
+    "SetStored": lambda _, given: given,
     "RemoveAction": lambda _: None,
     "AddAction": _added,
     "DeleteAction": _without,

@@ -5,7 +5,7 @@ All other writes ignore the time of expiry.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.constants import ALL, NUMBER
 from pynamodb.expressions.operand import Value
@@ -15,7 +15,7 @@ from typing_extensions import override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import runtime
 from pynamo_locking._io.stored_rows import Place
-from pynamo_locking._pynamodb import indexes_of, python_name_of, ttl_attribute_of
+from pynamo_locking._pynamodb import indexes_of, ttl_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
-
-
-_M = TypeVar("_M", bound="Model")
-_I = TypeVar("_I", bound="Mapping[str, Any]")
 
 
 def attribute_name(model: type[Model]) -> str | None:
@@ -55,30 +51,6 @@ def time_in(image: Mapping[str, Any] | None, name: str | None) -> dict[str, Any]
 
 def is_past(time: Mapping[str, Any] | None) -> bool:
     return time is not None and float(time[NUMBER]) <= now_s()
-
-
-def is_expired(model: type[Model], image: Mapping[str, Any] | None) -> bool:
-    """Tell whether an image is that of an item that counts as absent."""
-    name = attribute_name(model)
-    return name is not None and is_past(time_in(image, name))
-
-
-def unexpired(model: type[Model], image: _I | None) -> _I | None:
-    return None if is_expired(model, image) else image
-
-
-def has_expired(item: Model) -> bool:
-    """Tell whether an instance has expired."""
-    name = attribute_name(type(item))
-    value = None if name is None else getattr(item, python_name_of(type(item), name))
-    return value is not None and value.timestamp() <= now_s()
-
-
-def present(item: _M) -> _M:
-    """Return an item that was read; `DoesNotExist` if it has expired."""
-    if has_expired(item):
-        raise item.DoesNotExist("This item has expired.")
-    return item
 
 
 def filter_of_query(model: type[Model], index_name: str | None, by_range: Condition | None) -> Condition | None:
@@ -156,18 +128,14 @@ def _alive(name: str) -> Condition:
     number, so the condition is a negation. In a statement a comparison with a missing attribute may be neither true
     nor false, so that is said apart.
     """
-    path = Place(name)
-    condition: Condition = path.does_not_exist() | ~(path <= _Now())
+    condition: Condition = Place(name).does_not_exist() | ~has_passed(name)
     return condition
 
 
-def or_expired(model: type[Model], condition: Condition | None) -> Condition | None:
-    """Extend a condition that an absent item meets, of a save or a check: an expired item counts as absent."""
-    name = attribute_name(model)
-    if name is None or condition is None or not holds_without_item(condition):
-        return condition
-    extended: Condition = condition | (Place(name) <= _Now())
-    return extended
+def has_passed(name: str) -> Condition:
+    """Return the condition that an item has expired when the request is made."""
+    passed: Condition = Place(name) <= _Now()
+    return passed
 
 
 def holds_without_item(condition: Condition | None) -> bool:

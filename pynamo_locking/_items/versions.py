@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pynamodb.constants import NUMBER, STRING
@@ -13,10 +14,10 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Known, next_write_id
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
-from pynamo_locking._items import unique_values
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, SetStored, Stored, StoredRow, known_format
+from pynamo_locking._items import expiry, unique_values
 from pynamo_locking._items.keys import stored_keys
-from pynamo_locking._pynamodb import new_item, stored_key_of, version_name_of, version_of
+from pynamo_locking._pynamodb import new_item, python_name_of, stored_key_of, version_name_of, version_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _M = TypeVar("_M", bound="Model")
+_I = TypeVar("_I", bound="Mapping[str, Any]")
 
 
 #: Set on a model class: its `Shape`, worked out once.
@@ -48,6 +50,7 @@ class Shape:
     """
 
     def __init__(self, model: type[Model]) -> None:
+        self._model = model
         name, attributes = version_name_of(model), model.get_attributes()
         self.attribute: Attribute[Any] | None = None if name is None else attributes[name]
         self.write_id_name: str | None = _find_name(model, self.attribute)
@@ -67,6 +70,29 @@ class Shape:
         self.known: Condition | None = known_format() if has_format else None
         self.format_: Action | None = Place(FORMAT_NAME).set(Stored(_FORMAT)) if has_format else None
 
+    @cached_property
+    def expires(self) -> str | None:
+        """The stored name of the time of expiry, of a model that hides expired items."""
+        return expiry.attribute_name(self._model)
+
+    def is_expired(self, image: Mapping[str, Any] | None) -> bool:
+        """Tell whether an image is that of an item that counts as absent."""
+        return self.expires is not None and expiry.is_past(expiry.time_in(image, self.expires))
+
+    def unexpired(self, image: _I | None) -> _I | None:
+        return None if self.is_expired(image) else image
+
+    def has_expired(self, item: Model) -> bool:
+        value = None if self.expires is None else getattr(item, python_name_of(type(item), self.expires))
+        return value is not None and value.timestamp() <= expiry.now_s()
+
+    def or_expired(self, condition: Condition | None) -> Condition | None:
+        """Extend a condition that an absent item meets, of a save or a check: an expired item counts as absent."""
+        if self.expires is None or condition is None or not expiry.holds_without_item(condition):
+            return condition
+        extended: Condition = condition | expiry.has_passed(self.expires)
+        return extended
+
 
 def shape_of(model: type[Model]) -> Shape:
     """Return where a model has versions and write ids.
@@ -78,6 +104,13 @@ def shape_of(model: type[Model]) -> Shape:
         shape = Shape(model)
         setattr(model, _SHAPE, shape)
     return shape
+
+
+def present(item: _M) -> _M:
+    """Return an item that was read; `DoesNotExist` if it has expired."""
+    if shape_of(type(item)).has_expired(item):
+        raise item.DoesNotExist("This item has expired.")
+    return item
 
 
 def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | None:
@@ -98,7 +131,7 @@ def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | No
 
 def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     """Refuse a row of ours of a newer format: `UnknownFormat`."""
-    if image is None or shape_of(model).known is None:
+    if image is None or image.get(FORMAT_NAME, _FORMAT) == _FORMAT or shape_of(model).known is None:
         return
     names = [each.attr_name for each in stored_keys(model)]
     table = model.Meta.table_name
@@ -188,10 +221,13 @@ class VersionPart:
         """Return the actions that increment the stored version, or begin it with 1, and store the write id."""
         shape = self.shape
         creates = self.is_checked and self.before.version is None
-        actions: list[Action | None] = [shape.begin if creates else shape.count, shape.format_]
-        if shape.write_id is not None:
-            actions.append(shape.write_id.set(Stored(self._stored_id)))
-        return [action for action in actions if action is not None]
+        version = shape.begin if creates else shape.count
+        actions: list[Action] = [] if version is None else [version]
+        if shape.format_ is not None:
+            actions.append(shape.format_)
+        if shape.write_id_name is not None:
+            actions.append(SetStored(shape.write_id_name, self._stored_id))
+        return actions
 
     def complete_put(self, attributes: dict[str, Any]) -> None:
         """Put the new version and the id into the attributes of a Put."""

@@ -114,7 +114,7 @@ class Acquisition:
                 options.settings.max_callers_per_entry,
                 release.remove_entry_later,
             )
-        self._resolver = Resolver(deadline=self._patience)
+        self._resolver: Resolver | None = None  # once an intent is found
         self._forks = runtime.forks
         self._pace: QueueProgress | None = None
         self._full_at: int | None = None  # the next ticket when the item was last found to have no room for our entry
@@ -144,7 +144,7 @@ class Acquisition:
                 if not self._entry.may_be_stored:
                     image = yield from self._enter()
                 image, entry = yield from self._image_with_our_entry(image)
-                if self._options.is_stopped_by(image):
+                if entry is None and self._options.is_stopped_by(image):
                     self._give_up()
                     return None
                 if image is None or entry is None or self._forks != runtime.forks:
@@ -403,7 +403,8 @@ class Acquisition:
 
     def _resolve(self, intent: WriteIntent) -> Steps[None]:
         try:
-            wait = self._resolver.begin(self._resolver.record(self._row, intent), [(self._row, intent)])
+            resolver = self._resolver = self._resolver or Resolver(deadline=self._patience)
+            wait = resolver.begin(resolver.record(self._row, intent), [(self._row, intent)])
         except StillPending as pending:
             self._time_out(str(pending))
         if wait is not None:
@@ -493,7 +494,8 @@ class Acquisition:
         entry = replace(entry, granted_ms=runtime.current.time_ms())
         held = HeldEntry(self._row, entry, self._entry.started, self._entry.heartbeats, self._state.since, image)
         behind = [other for other in self._state.entries if other.id != entry.id]
-        held.behind = tuple(behind[i].id for i in front(other.lock_mode for other in behind))
+        if behind:
+            held.behind = tuple([behind[i].id for i in front([other.lock_mode for other in behind])])
         held.caller = self._caller
         held.clock.ends_at = runtime.current.monotonic() + self._options.max_hold
         if self._forks != runtime.forks:  # a restored process: its copies wait with the same entry

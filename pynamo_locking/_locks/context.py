@@ -52,7 +52,9 @@ def _parts_without(held: HeldEntry, number: int) -> dict[int, tuple[HeldEntry, .
     """Return what this context holds, except an entry of a part, and those in it and the oldest part that are over."""
     parts = dict(held_by_context.get())
     for part in (next(iter(parts), number), number):
-        kept = tuple(each for each in parts.pop(part, ()) if each is not held and not each.ownership.is_over)
+        if part not in parts:
+            continue
+        kept = tuple([each for each in parts.pop(part) if each is not held and not each.ownership.is_over])
         if kept:
             parts[part] = kept
     return parts

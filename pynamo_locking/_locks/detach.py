@@ -81,28 +81,19 @@ def detach(
             f"name one of its items."
         ) from error
     new = NewEntry(name, held.entry.owner, lease_s, held.entry.lock_mode, token_id=name)
-    try:
+    # The request may have been applied, and nobody has its token.
+    with concurrency.undone_by(partial(_give_up, held, name), unless=(LockLost, ConfigurationError)):
         with held.writing(is_last=True), held.removing():
             _move(held, new)
         held.detached()
         return str(token)
-    except (LockLost, ConfigurationError):  # it was not applied
-        raise
-    except BaseException:  # the request may have been applied, and nobody has its token
-        _give_up(held, name)
-        raise
 
 
 async def adetach(held: HeldEntry, target: LockTarget[Any], settings: LockSettings, lease: Duration | None) -> str:
     """As `detach`, in a thread. A task that is gone before it has the token gives the lock up."""
     name = runtime.current.entry_id()
-    try:
+    with concurrency.undone_by(partial(_give_up, held, name), unless=(Exception,)):  # the thread may still be at work
         return await concurrency.to_the_end(partial(detach, held, target, settings, lease, name))
-    except Exception:
-        raise
-    except BaseException:  # the thread may still be at work
-        _give_up(held, name)
-        raise
 
 
 def _move(held: HeldEntry, new: NewEntry) -> None:

@@ -23,10 +23,11 @@ from pynamo_locking._core.lock_queue import MAX_HOLD, EntryOwnership, HoldState
 from pynamo_locking._io import client, event_stream, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.runtime import logger
+from pynamo_locking._items import versions
+from pynamo_locking._items.classes import shared_as
 from pynamo_locking._locks import heartbeat, local_queue, lock_events, release
-from pynamo_locking._locks.instances import LockedItem
 from pynamo_locking._locks.lock_events import HoldReport
-from pynamo_locking.exceptions import ItemLocked, LockLost, OutcomeUnknown
+from pynamo_locking.exceptions import ItemLocked, ItemNotFound, LockLost, OutcomeUnknown, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.local_queue import LocalWaiter
+    from pynamo_locking._locks.options import LockTarget, M
 
     _P = ParamSpec("_P")
 
@@ -80,6 +82,65 @@ class Acquirer(Protocol):
 
     entry: HeldEntry | None
     depth: int
+
+
+class LockedItem:
+    """The item that a held entry guards, as far as this process knows it.
+
+    The image shows the item as it was when the lock was granted, so an embedded lock needs no read. A write under the
+    lock makes it old. One instance serves all nested blocks of a thread or task, so that none of them works on an old
+    one.
+
+    Attributes:
+        image: as the grant showed it; None after a write.
+        instance: what all blocks of the thread or task share; None before it was asked for.
+        edits: how many blocks of `edit` are going to save it.
+        is_deleted: whether it was deleted under the lock, which is in another row.
+    """
+
+    def __init__(self, image: Image | None) -> None:
+        self.image = image
+        self.instance: Any = None
+        self.edits = 0
+        self.is_deleted = False
+
+    @property
+    def is_current(self) -> bool:
+        return self.instance is not None and not self.is_deleted and not versions.is_old(self.instance)
+
+    def forget(self) -> None:
+        """Let it be read again the next time."""
+        self.image = self.instance = None
+
+    def must_read(self, target: LockTarget[Any]) -> bool:
+        """Tell whether `instance_of` makes a request."""
+        return not self.is_current and (target.is_elsewhere or self.image is None)
+
+    def instance_of(self, target: LockTarget[M], read_under: object) -> M:
+        """Return the current instance, which all nested blocks share; read it if it is not known.
+
+        Args:
+            target: what is locked.
+            read_under: the held entry, which is noted with the instance.
+
+        Raises:
+            DoesNotExist: there is no such item.
+            ConfigurationError: the blocks share an instance of another class.
+        """
+        image = self.image  # a write in another thread forgets it
+        if not self.is_current:
+            found = target.read() if image is None or target.is_elsewhere else target.model.from_raw_data(image)
+            versions.note(versions.present(found), read_under)
+            if not self.is_current:  # else another thread has read it meanwhile
+                self.instance = found
+        return shared_as(target.model, self.instance, "by another block of its lock", "name one class in every block")
+
+    def refuse_expired(self, target: LockTarget[M]) -> None:
+        """Raise `ItemNotFound` for the lock in an item that has expired."""
+        if not target.is_elsewhere and versions.shape_of(target.model).is_expired(self.image):
+            raise also(ItemNotFound, target.model.DoesNotExist)(
+                f"{target.row.label} has expired, and counts as absent: there is nothing to lock. Save it again first."
+            )
 
 
 class HeldEntry:
@@ -214,10 +275,10 @@ class HeldEntry:
             now = self.ownership
             if now.reason:
                 self.report.lost.set()
-        if now.is_over and not before.is_over:
-            heartbeat.heartbeat_thread.remove(self)
         if now.is_held:
             return
+        if now.state is not before.state and now.is_over:
+            heartbeat.heartbeat_thread.remove(self)
         local_queue.let_next_lead(self.caller)  # even if an interrupt has kept us from it the first time
         if before.is_held:
             (lock_events.lost if now.reason else lock_events.released)(self)

@@ -195,9 +195,10 @@ class LocalQueue:
             following.sign = SignOfLife(runtime.current.monotonic(), 0 if following is caller else None)
             self._chosen = weakref.ref(following)
             leader = self._take_out_of_line()
-            if leader is None:  # it has left
-                due += _removal(following)
-                image = None
+            if leader is not None:  # it acts: this is a sign of its life
+                break
+            due += _removal(following)  # it has left
+            image = None
         # Wake the leader if it does not know yet, as often as somebody looks: an interrupt may prevent a wake-up.
         if leader is not None and not leader.has_come:
             due.append(partial(leader.mailbox.put, None))
@@ -379,9 +380,11 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
 
 def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:
     """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
+    if caller is None or caller.has_left:
+        return
     with _mutex:
         queue = _led_by(caller)
-        if caller is None or queue is None:
+        if queue is None:
             return
         caller.has_left = True
         due = queue.settle(caller, image)

@@ -12,9 +12,10 @@ from typing_extensions import Self
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
 from pynamo_locking._core.lock_queue import EntryOwnership
-from pynamo_locking._io import concurrency, event_stream, runtime
+from pynamo_locking._io import concurrency, event_stream, lock_record, runtime
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._locks import acquire, context, detach, fencing, heartbeat, held_lock, lock_events
+from pynamo_locking._io.stored_rows import Place, Stored, known_format, number
+from pynamo_locking._locks import acquire, context, detach, heartbeat, held_lock, lock_events
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.context import entry_held_here
 from pynamo_locking._locks.detach import Attachment
@@ -262,7 +263,7 @@ class LockHandle(Generic[M]):
             held.item.refuse_expired(self.target)
             if self.on_lost is not None:
                 held.report.on_lost.append(self.on_lost)
-            lock_events.acquired(held)  # before any other event of it
+            lock_events.acquired(held, held.item.image)  # before any other event of it
             self._begin_heartbeat(held)
             context.add(held)
         except BaseException:
@@ -276,11 +277,12 @@ class LockHandle(Generic[M]):
             held.clock.has_heartbeat = True
 
     def _count(self, held: HeldEntry, *, is_awaited: bool) -> None:
-        self._begin_heartbeat(held)
         self.entry, self.is_awaited = held, is_awaited
         held.handles[self] = None
-        if self._again is None:  # else it is counted
+        if self._again is None:
             self.depth += 1
+        else:  # it is counted, and an outer block may have no heartbeat
+            self._begin_heartbeat(held)
         if self.depth == 1:
             self._given = None
         if held.ownership.stays:
@@ -670,7 +672,7 @@ class Lock(Generic[M]):
                 class; or it was acquired with ``async with`` or `aacquire`, and the item has to be read. ``await
                 lock.aitem()`` reads it.
         """
-        if self._handle.must_read and self._handle.is_awaited and acquire.current_task() is not None:
+        if self._handle.is_awaited and self._handle.must_read and acquire.current_task() is not None:
             raise self._handle.must_await("item")
         return self._handle.current_item()
 
@@ -841,7 +843,10 @@ class Lock(Generic[M]):
         For hand-written conditions on the row that carries the lock: the item itself for an embedded
         lock, the lock row otherwise.
         """
-        return fencing.entry_in_queue(self._handle.held_entry())
+        held = self._handle.held_entry()
+        ticket = Place(held.row.attribute, lock_record.QUEUE, held.entry.id)[lock_record.TICKET]
+        ours: Condition = (ticket == Stored(number(held.entry.ticket))) & known_format(held.row.attribute)
+        return ours
 
     def add_check_to(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import EntryOwnership, LockState, QueueEntry
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.runtime import Event
-    from pynamo_locking._locks.instances import LockedItem
+    from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.local_queue import LocalWaiter
     from pynamo_locking._locks.options import LockOptions
 
@@ -31,7 +31,6 @@ class HeldFacts(Protocol):
     entry: QueueEntry
     ownership: EntryOwnership
     clock: LeaseClock
-    item: LockedItem
     report: HoldReport
     last_write: int
 
@@ -109,12 +108,12 @@ def timed_out(row: LockRow, options: LockOptions, error: BaseException) -> None:
 
 
 @to_listeners
-def acquired(held: HeldFacts) -> None:
+def acquired(held: HeldFacts, image: Image | None) -> None:
     held.report.held_since_s = runtime.current.monotonic()
     attempt = event_stream.current_scope()
     if attempt is None:  # no listener when we began
         return
-    facts = _attempt(attempt, held.row.state(held.item.image))
+    facts = _attempt(attempt, held.row.state(image))
     emit(
         event_stream.events.Acquired(
             **_about(held), **facts, lease_ms=held.entry.lease_ms, mode=held.entry.lock_mode.mode

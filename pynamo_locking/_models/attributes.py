@@ -82,8 +82,8 @@ class LockAttribute(Attribute[LockState]):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is not None:
             return super().__get__(instance, owner) or FREE
-        if issubclass(owner, Model):
-            _refuse_stock_model(owner, self)
+        if issubclass(owner, Model) and not hasattr(owner, "_writer"):
+            raise _on_stock_model(owner, self)
         return self
 
     @override
@@ -144,12 +144,13 @@ class VersionAttribute(PynamoVersionAttribute):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        _refuse_stock_model(owner, self)
+        if not hasattr(owner, "_writer"):
+            raise _on_stock_model(owner, self)
         return Attribute.__get__(self, instance, owner)
 
     @override
     def __set__(self, instance: Any, value: Any) -> None:
-        if value is not None:
+        if value is not None and type(value) is not int:
             value = _whole(value)
         Attribute.__set__(self, instance, value)
 
@@ -158,12 +159,11 @@ class VersionAttribute(PynamoVersionAttribute):
         return str(int(value))
 
 
-def _refuse_stock_model(owner: type[Any], attribute: Attribute[Any]) -> None:
-    if not hasattr(owner, "_writer"):
-        raise ConfigurationError(
-            f"{owner.__name__} has a {type(attribute).__name__} of pynamo_locking, but its base class is PynamoDB's, "
-            f"whose writes do not check it: derive it from VersionedMixin and Model, or from LockableModel."
-        )
+def _on_stock_model(owner: type[Any], attribute: Attribute[Any]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{owner.__name__} has a {type(attribute).__name__} of pynamo_locking, but its base class is PynamoDB's, "
+        f"whose writes do not check it: derive it from VersionedMixin and Model, or from LockableModel."
+    )
 
 
 def _whole(value: Any) -> int:
@@ -442,11 +442,11 @@ class PlacedMixin(_Base):
     def _lock_row_of_item(self, read_under: HeldEntry | None) -> LockRow:
         """Return the row of the item's own lock: that of the entry it was read under, if the key is still the same."""
         values, lock = key_values_of(self), self._lock_attribute()
-        if lock is None or self._lock_creates_item:
-            return self._lock_target(*values, self.lock_settings()).row
-        key = keys.key_of(type(self), *values)
+        key = None if lock is None else keys.key_of(type(self), *values)
         if read_under is not None and read_under.row.model is type(self) and read_under.row.key == key:
             return read_under.row
+        if lock is None or key is None or self._lock_creates_item:
+            return self._lock_target(*values, self.lock_settings()).row
         return self._lock_row(key, lock, self.lock_settings(), "")
 
     def _own_lock(self) -> tuple[LockRow, HeldEntry | None]:

@@ -32,7 +32,6 @@ from pynamo_locking._io.model_doors import (
 )
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._locks import fencing
 from pynamo_locking._models.writes import (
     GuardedMixin,
     Placed,
@@ -154,7 +153,7 @@ class TransactWrite(PynamoTransactWrite):
         self._join(model_cls)
         if lock is not None and issubclass(model_cls, GuardedMixin):
             # A transaction of many items may be committed, and its values not stored yet.
-            protocol.merge(kwargs, *fencing.has_no_intent(lock.attr_name))
+            protocol.merge(kwargs, *protocol.has_no_intent(lock.attr_name))
             kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
             row = lock_target_of(model_cls, hash_key, range_key).row
         self._add({"ConditionCheck": kwargs}, row)

@@ -405,8 +405,8 @@ class Edit(Generic[G]):
     def _note(self, item: G) -> None:
         """Note the state of the item, which an outer block needs if this block fails."""
         self._key = key_values_of(item)
-        self._before = None if self._handle.is_outermost else EditUndo(item)
         self._held = self._handle.held_entry()
+        self._before = None if self._held.depth == 1 else EditUndo(item)
         self._held.item.edits += 1
 
     def _take_back(self) -> None:
@@ -439,7 +439,7 @@ class Edit(Generic[G]):
     def _save(self) -> None:
         if self._handle.item_is_deleted:  # in the block, and perhaps the lock with it
             return
-        kind = EntryEffect.FINISH if self._handle.is_outermost else EntryEffect.KEEP
+        kind = EntryEffect.FINISH if self._held.depth == 1 else EntryEffect.KEEP
         item = self._handle.current_item()
         prepare_save(item, "edit()")
         if key_values_of(item) != self._key:

@@ -12,6 +12,7 @@ intents out, and one read more for each of them, which misses rows that come mea
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from pynamodb.exceptions import GetError, TransactWriteError
@@ -31,7 +32,7 @@ from pynamo_locking._pynamodb import connection_of, serialize_key
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.lock_queue import WriteIntent
@@ -161,43 +162,36 @@ class IsolatedReader:
 
     def read_all(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
         """Return the stored items of different keys, a hundred by each request; see `read`."""
-        return [*self.committed(model, list(zip(keys, self.stored(model, keys), strict=True)), self.resolver())]
+        return [*self.committed(model, list(zip(keys, self.stored(model, keys), strict=True)))]
 
     def resolver(self) -> Resolver:
         return Resolver(deadline=self._deadline, priority=self.priority)
 
     def committed(
-        self, model: type[PlacedMixin], found: Sequence[tuple[Image, Image | None]], resolver: Resolver
+        self, model: type[PlacedMixin], found: Sequence[tuple[Image, Image | None]], resolver: Resolver | None = None
     ) -> Iterator[Image | None]:
         """Yield the items that one consistent read has found, given with their keys, without what is not committed.
 
         An intent is resolved when its item is wanted: if it is decided, together with those of its transaction behind
-        it. See `read`.
+        it. Several reads of one operation share a resolver. See `read`.
         """
-        seen = _Seen(model, found, resolver)
+        seen = _Seen(model, found, self.resolver if resolver is None else lambda: resolver)
         for i in range(len(found)):
+            yield self._committed(seen, i)
+
+    def _committed(self, seen: _Seen, i: int) -> Image | None:
+        while (found := seen.intent_at(i)) is not None:
+            row, intent = found
             with conflicts(GetError):
-                while (shown := self._shown(seen, i)) is None:
-                    self._resolve(seen, i)
-            yield shown[0]
+                if not self._level.waits and self._is_in_the_future(seen.record(row, intent), intent):
+                    return None if intent.is_placeholder else seen.images[i]
+                self._resolve(seen, i, row, intent)
+        return seen.images[i]
 
-    def _shown(self, seen: _Seen, i: int) -> tuple[Image | None] | None:
-        """Return the item, alone in a tuple; None if its intent has to be resolved before."""
-        image, found = seen.images[i], seen.intent_at(i)
-        versions.refuse_newer(seen.model, image)
-        if image is None or found is None:
-            return (image,)
-        row, intent = found
-        if not self._level.waits and self._is_in_the_future(seen.record(row, intent), intent):
-            return (None if intent.is_placeholder else image,)
-        return None
-
-    def _resolve(self, seen: _Seen, first: int) -> None:
+    def _resolve(self, seen: _Seen, first: int, row: LockRow, intent: WriteIntent) -> None:
         """Resolve an intent, with those of the same transaction behind it if it is decided; read their items again."""
-        found = seen.intent_at(first)
-        assert found is not None  # noqa: S101 - it is in the way
-        record = seen.record(*found)
-        same = [first] if resolution_of_intent(record) is IntentResolution.WAIT else seen.of_the_same(first, found[1])
+        record = seen.record(row, intent)
+        same = [first] if resolution_of_intent(record) is IntentResolution.WAIT else seen.of_the_same(first, intent)
         seen.resolver.act(record, [one for i in same if (one := seen.intent_at(i)) is not None])
         seen.replace(same, self._read_again(seen.model, [seen.keys[i] for i in same]))
 
@@ -244,17 +238,23 @@ class _Seen:
     """
 
     def __init__(
-        self, model: type[PlacedMixin], found: Sequence[tuple[Image, Image | None]], resolver: Resolver
+        self, model: type[PlacedMixin], found: Sequence[tuple[Image, Image | None]], resolver: Callable[[], Resolver]
     ) -> None:
         self.model = model
         self.keys = [key for key, _ in found]
         self.images = [image for _, image in found]
-        self.resolver = resolver
+        self._make_resolver = resolver
         self._records: dict[str, TransactionRecord | None] = {}
 
+    @cached_property
+    def resolver(self) -> Resolver:
+        """Made when an intent is found."""
+        return self._make_resolver()
+
     def intent_at(self, i: int) -> tuple[LockRow, WriteIntent] | None:
-        """Return the row and the intent of an item, None if it has no intent."""
+        """Return the row and the intent of an item, None if it has no intent; refuse a row of a newer format."""
         lock, image = lock_attribute_of(self.model), self.images[i]
+        versions.refuse_newer(self.model, image)
         if lock is None or image is None:
             return None
         state = lock_record.state_in(image, lock.attr_name)

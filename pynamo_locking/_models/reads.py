@@ -111,7 +111,7 @@ class ReadingMixin(PlacedMixin):
         return (
             versions.read_in_part(item, part)
             for item in found
-            if not is_placeholder(item) and (include_expired or not expiry.has_expired(item))
+            if not is_placeholder(item) and (include_expired or not versions.shape_of(type(item)).has_expired(item))
         )
 
     @override
@@ -334,7 +334,7 @@ def _present(item: _R, *, include_expired: bool) -> _R:
     """Return an item that was read; `DoesNotExist` if it counts as absent."""
     if is_placeholder(item):
         raise item.DoesNotExist("There is no such item.")
-    return item if include_expired else expiry.present(item)
+    return item if include_expired else versions.present(item)
 
 
 def is_placeholder(item: PlacedMixin) -> bool:

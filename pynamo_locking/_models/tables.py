@@ -345,16 +345,14 @@ class OwnRows(_Base):
     def _serialize_keys(cls, hash_key: Any, range_key: Any = None) -> tuple[Any, Any]:
         return super()._serialize_keys(hash_key, hash_key if cls._own_keys.is_shared else range_key)
 
-    @override
-    @classmethod
-    def _get_connection(cls) -> TableConnection:
-        connection = super()._get_connection()
-        if cls._own_keys.is_shared and not isinstance(connection, _Own):
-            connection.__class__ = _Own
-            vars(connection)["own_keys"] = cls._own_keys
-        return connection
-
     if not TYPE_CHECKING:  # the types are those of the other bases
+
+        @classmethod
+        def _see_connection(cls, connection: TableConnection) -> None:
+            super()._see_connection(connection)
+            if cls._own_keys.is_shared:
+                connection.__class__ = _Own
+                vars(connection)["own_keys"] = cls._own_keys
 
         @classmethod
         def batch_get(cls, items: Iterable[Any], *arguments: Any, **options: Any) -> Any:

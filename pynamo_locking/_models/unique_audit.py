@@ -19,7 +19,6 @@ from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions as conditions_module
 from pynamo_locking._items import expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, stored_keys
-from pynamo_locking._locks import fencing
 from pynamo_locking._models.tables import is_shared
 from pynamo_locking._pynamodb import class_of, connection_of, discriminator_of, hash_attribute_of
 from pynamo_locking._writes import send
@@ -131,7 +130,7 @@ class _Audit:
         right, strays = set[str](), dict[str, None]()
         for row in _scanned(self._table):
             name = own_keys_of(self._table).name_in(row) or ""
-            if self._group_of(name) is None or expiry.is_expired(self._table, row):
+            if self._group_of(name) is None or versions.shape_of(self._table).is_expired(row):
                 continue
             self.rows += 1
             holder = unique_values.holder_of(row)
@@ -193,7 +192,7 @@ class _Audit:
             for key, (_, image) in seen.items.items()
             if image is not None and not self._is_over(image) and name in unique_values.held(self._model, image)
         }
-        row = expiry.unexpired(self._table, seen.row)
+        row = versions.shape_of(self._table).unexpired(seen.row)
         holder = unique_values.holder_of(row)
         values = next((unique_values.held(self._model, image)[name].python() for image in having.values()), ())
         is_foreign = holder is not None and holder.table != self._model.Meta.table_name
@@ -245,7 +244,7 @@ class _Audit:
             hash_key, range_key=range_key, condition=condition, return_values_on_condition_failure="ALL_OLD"
         )
         if row is not None:
-            protocol.merge(kwargs, *fencing.has_no_intent(row.attribute))
+            protocol.merge(kwargs, *protocol.has_no_intent(row.attribute))
         return RowWrite({"ConditionCheck": kwargs}, row)
 
     def _is_mine(self, image: Image) -> bool:

@@ -228,6 +228,7 @@ class GuardedMixin(ReadingMixin):
     """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
 
     _hides_expired: ClassVar[bool] = False
+    _seen_connection: ClassVar[TableConnection]
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
         {"asave", "aupdate", "adelete", "before_save", "get_or_create", "aget_or_create"}
     )
@@ -578,11 +579,18 @@ class GuardedMixin(ReadingMixin):
     @override
     @classmethod
     def _get_connection(cls) -> TableConnection:
-        cls._lock_attribute()  # refuses a model that can be locked and has no version, before its first request
         client.leave_connection_of_another_place(cls)
         connection = super()._get_connection()
-        client.note(connection.connection)
+        if vars(cls).get("_seen_connection") is not connection:  # it was replaced, or is the first
+            cls._lock_attribute()  # refuses a model that can be locked and has no version, before its first request
+            cls._see_connection(connection)
+            cls._seen_connection = connection
         return connection
+
+    @classmethod
+    def _see_connection(cls, connection: TableConnection) -> None:
+        """Prepare a connection for the requests of this package, before its first one."""
+        client.note(connection.connection)
 
     @override
     @classmethod

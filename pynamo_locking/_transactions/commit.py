@@ -218,36 +218,28 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
 
 @dataclass(eq=False)
 class Steps:
-    """Runs the steps of a commit in parallel, in so many threads, and tells how many are done, of `total`.
-
-    Attributes:
-        failure: what the first job that failed has raised; no further job is started then.
-    """
+    """Runs the steps of a commit in parallel, in so many threads, and tells how many are done, of `total`."""
 
     _workers: int
     _on_progress: Callable[[int, int], object] | None
     total: int = 0
-    failure: BaseException | None = field(default=None, init=False)
+    _pool: Pool | None = field(default=None, init=False)
     _done: int = field(default=0, init=False)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether one of the jobs has failed; no further job is started then."""
+        return self._pool is not None and self._pool.failure is not None
 
     def run(self, jobs: Sequence[Callable[[], object]], counts: Sequence[int] = ()) -> None:
         """Run jobs, of which each is so many steps. After the first failure wait for those begun, and raise it."""
-        self.failure = None
-
-        def guarded(job: Callable[[], object]) -> None:
-            if self.failure is None:
-                try:
-                    job()
-                except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
-                    self.failure = error
 
         def on_done(index: int) -> None:
             for _ in range(counts[index] if counts else 0):
                 self._tell_progress()
 
-        Pool([partial(guarded, job) for job in jobs], self._workers, on_done).run()
-        if self.failure is not None:
-            raise self.failure
+        self._pool = Pool(jobs, self._workers, on_done)
+        self._pool.run()
 
     def _tell_progress(self) -> None:
         self._done += 1
@@ -285,8 +277,8 @@ class MultiRequestCommit:
         self._stage = CommitStage.PLANNED
         self._intent_writes: list[IntentWrite] = []
         self._steps = Steps(options.workers, options.on_progress)
-        self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.failure is not None)
-        self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver())
+        self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.has_failed)
+        self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver)
 
     @property
     def is_decided(self) -> bool:
@@ -550,7 +542,8 @@ class CommitRun:
 
     def _facts(self, *, is_long: bool) -> list[ItemFacts]:
         table = None if self._options.record_table is None else self._options.record_table.place
-        return [_facts(item, table, is_long=is_long) for item in self._items]
+        is_measured = is_long or len(self._items) * dynamodb.LARGEST_ITEM > dynamodb.MOST_BYTES
+        return [_facts(item, table, is_long=is_long, is_measured=is_measured) for item in self._items]
 
     def _extra_actions(self) -> int:
         writers = [item.plan.writer for item in self._items if item.plan.writer is not None]
@@ -623,7 +616,7 @@ class CommitRun:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver)
         for i, item in enumerate(self._items):
             assemble(self._assembly, i, item)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
@@ -653,13 +646,10 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
     )
 
 
-def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFacts:
+def _facts(item: TransactionItem, table: str | None, *, is_long: bool, is_measured: bool) -> ItemFacts:
     write = item.plan.write
     if is_long:  # else `final` checks it before anything is sent
         check_key(item.instance, item.key)
-    measure = effects.size_of if is_long else item_size  # about the same, in a third of the time
-    is_deleted = write is not None and write.operation is DELETE
-    after = {} if is_deleted or isinstance(item.plan.after, Unread) else item.plan.after or {}
     is_counted = (
         item.plan.writer is not None and item.plan.writer.held is not None
     )  # the lock's entry refuses a second copy
@@ -668,7 +658,7 @@ def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFa
         is_absent=item.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
         is_locked=is_counted,
-        size=measure(after) if write is not None else size_of_item(item),
+        size=_size_after(item, is_exact=is_long) if is_measured else 0,  # a few items fit, however large they are
     )
     if not is_long or write is None:  # only writes get an intent
         return facts
@@ -677,3 +667,13 @@ def _facts(item: TransactionItem, table: str | None, *, is_long: bool) -> ItemFa
         needs_read=needs_read(item),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )
+
+
+def _size_after(item: TransactionItem, *, is_exact: bool) -> int:
+    """Return the size of an item as it will be stored; about that, in a third of the time, unless it is to be exact."""
+    write, after = item.plan.write, item.plan.after
+    if write is None:
+        return size_of_item(item)
+    if write.operation is DELETE or isinstance(after, Unread):
+        return 0
+    return (effects.size_of if is_exact else item_size)(after or {})

@@ -10,7 +10,7 @@ from pynamo_locking._core import values as values_module
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import responses
 from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key
-from pynamo_locking._items import conditions, effects, expiry, versions
+from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._transactions.instances import SavedInstances, ShownInstances
 from pynamo_locking._transactions.plan import (
     UNREAD,
@@ -197,7 +197,7 @@ class TransactionItem:
         image, self.read_before = self.read_before, UNREAD
         if isinstance(image, Unread):
             image = self.reader.read(self.model, self.key)
-        return expiry.unexpired(self.model, image)
+        return versions.shape_of(self.model).unexpired(image)
 
     def refused(self, image: Image | None) -> Exception:
         return self._refused(self.plan, image)

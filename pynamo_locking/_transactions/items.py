@@ -25,7 +25,6 @@ from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.classes import class_made, shared_as
-from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_of, label_of, stored_keys
 from pynamo_locking._locks.context import holds_nothing
 from pynamo_locking._locks.lock import Lock, handle_of
@@ -372,7 +371,7 @@ class TransactionItems:
             elif self.locks.held:
                 item.note_lock()
         for (identity, each), stored in zip(new.items(), self._images(model, keys), strict=True):
-            image = unexpired(model, stored)
+            image = versions.shape_of(model).unexpired(stored)
             instance = new_item(model, *each) if image is None else model.from_raw_data(copy_of(image))
             self._add(instance, identity, keys[identity], image, is_ours=True)
         return [self.by_key[identity] for identity in identities]
@@ -401,7 +400,7 @@ class TransactionItems:
         known = {**self.refused, **self._granted()}
         read = iter(self.reader.stored(model, [key for identity, key in keys.items() if identity not in known]))
         found = [(key, known[identity] if identity in known else next(read)) for identity, key in keys.items()]
-        return self.reader.committed(model, found, self.reader.resolver())
+        return self.reader.committed(model, found)
 
     def _granted(self) -> dict[ItemKey, Image]:
         """Return the items that came with the grants of their locks, and that were not written since."""
@@ -465,7 +464,7 @@ class TransactionItems:
             new = [(key, image) for key, image, item in zip(keys, page, known, strict=True) if item is None]
             committed = self.reader.committed(model, new, resolver)
             for identity, key, old in zip(identities, keys, known, strict=True):
-                current = None if old is not None else unexpired(model, next(committed))
+                current = None if old is not None else versions.shape_of(model).unexpired(next(committed))
                 if current is not None and not is_of(model, current):
                     continue
                 item = old
@@ -578,7 +577,10 @@ class TransactionItems:
 
         If that is final, refuse a value of which the row was read and says that another item has it.
         """
-        rows = merged([its for item in list(self.by_key.values()) if (its := _unique_rows_of(item)) is not None])
+        unique_rows = [its for item in list(self.by_key.values()) if (its := _unique_rows_of(item)) is not None]
+        if not unique_rows:
+            return
+        rows = merged(unique_rows)
         used = [item for item in self.by_key.values() if item.plan.write is not None or item.is_read]
         if len(used) + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:

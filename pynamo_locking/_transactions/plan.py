@@ -9,7 +9,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import conditions, effects, expiry, versions
+from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, Write
@@ -78,7 +78,7 @@ class Basis(NamedTuple):
         if isinstance(self.base, Unread):
             return condition
         path = Place(next(iter(self.key)))
-        absent = expiry.or_expired(type(self.instance), path.does_not_exist())
+        absent = part.shape.or_expired(path.does_not_exist())
         return conditions.both(condition, absent if self.base is None else path.exists())
 
 
@@ -173,7 +173,7 @@ class Plan(NamedTuple):
         if write is None:
             with versions.planned_as(instance, basis.before):
                 part = versions.part_of(instance, is_checked=True)
-            condition = basis.strict(expiry.or_expired(type(instance), part.condition()), part)
+            condition = basis.strict(part.shape.or_expired(part.condition()), part)
             return Write(instance, CHECK, part, conditions.both(self.condition, condition))
         return write.but(
             condition=conditions.both(basis.strict(write.condition, write.part), self.expected),
@@ -235,7 +235,7 @@ def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces:
 
 def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
     """Return the same save with another `VersionPart`."""
-    condition = expiry.or_expired(type(old.item), conditions.both(condition, part.condition()))
+    condition = part.shape.or_expired(conditions.both(condition, part.condition()))
     again = old.but(part=part, condition=condition, return_values=None)
     if old.attributes is None:
         return again.but(actions=[*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()])

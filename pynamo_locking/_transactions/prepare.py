@@ -36,6 +36,7 @@ from pynamo_locking._io import (
     client,
     event_stream,
     lock_record,
+    lock_requests,
     protocol,
     responses,
     runtime,
@@ -49,7 +50,7 @@ from pynamo_locking._io.responses import has_foreign
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, effects, expiry, versions
-from pynamo_locking._locks import fencing, release
+from pynamo_locking._locks import release
 from pynamo_locking._locks.held_lock import next_write
 from pynamo_locking._pynamodb import connection_of, serialized_key_of, ttl_attribute_of
 from pynamo_locking._transactions.plan import Unread
@@ -136,11 +137,11 @@ class IntentWrite:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
             self.number = self.number or next_write(held)
-            asked, entry = fencing.for_held_entry(held, self.number)
+            asked, entry = lock_requests.fence(held.row, held.entry, self.number)
             clause, given = clause + asked, given | entry
         elif not self.intent.is_placeholder:
             has_lock = protocol.HAS_LOCK if self.has_document else protocol.HAS_NO_LOCK
-            clause = protocol.ITEM_EXISTS + Clause(fencing.lock_is_free(self.row)[0].if_) + has_lock + clause
+            clause = protocol.ITEM_EXISTS + Clause(protocol.not_locked(self.row)[0].if_) + has_lock + clause
         blank = write.but(operation=Operation.INTENT, attributes=None, return_values=None)
         return blank.but(condition=condition, actions=[]).kwargs(clause, given)
 
@@ -356,7 +357,7 @@ class IntentWriter:
         state, item = one.row.state(image), one.item
         if state.intent is not None:
             resolver.resolve((one.row, state.intent))
-        elif one.intent.is_placeholder and expiry.is_expired(item.model, image):
+        elif one.intent.is_placeholder and versions.shape_of(item.model).is_expired(image):
             self._clear_expired(one, image or {})
         elif one.intent.is_placeholder and isinstance(item.base, Unread) and image is not None and item.holds(image):
             # The item exists without a version: the instance has none either, and was not read by this transaction.
@@ -383,7 +384,7 @@ class IntentWriter:
         connection = connection_of(one.item.instance)
         hash_key, range_key = serialized_key_of(one.item.instance)
         kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=is_same)
-        protocol.merge(kwargs, *fencing.lock_is_free(one.row))
+        protocol.merge(kwargs, *protocol.not_locked(one.row))
         try:
             client.ask(connection.connection, "DeleteItem", kwargs)
         except client.Refused:
@@ -453,7 +454,7 @@ class _IntentWork(Work):
         self, writer: IntentWriter, intents: Sequence[IntentWrite], pending: _PendingRecordRow | None = None
     ) -> None:
         connection = intents[0].row.connection if pending is None else pending.connection
-        super().__init__(connection, resolver=writer.resolver())
+        super().__init__(connection, resolver=writer.resolver)
         self.writer, self.pending, self.is_transaction = writer, pending, pending is not None
         self.intents = [_IntentRow(writer, one) for one in intents]
         self.label, self.in_doubt = intents[0].row.label, False

@@ -15,6 +15,7 @@ from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.row_keys import checked_owner
 from pynamo_locking._core.transactions import CommitPath
 from pynamo_locking._io import event_stream, runtime
+from pynamo_locking._io.concurrency import undone_by
 from pynamo_locking._io.event_stream import to_listeners
 from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.runtime import logger
@@ -507,12 +508,8 @@ class Transaction:
             raise ConfigurationError(
                 "a read-only transaction cannot resume another one: its commit would delete the row."
             )
-        before = self.savepoint()
-        try:
+        with undone_by(self.savepoint().rollback):  # a commit of what else it does must not delete the row
             self._go_on(id, list(models))
-        except BaseException:
-            before.rollback()  # a commit of what else it does must not delete the row
-            raise
 
     def _go_on(self, id_: str, models: list[type[GuardedMixin]]) -> None:
         own = self._options.idempotency_key

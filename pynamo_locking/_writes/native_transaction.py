@@ -9,8 +9,9 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import EntryOwnership
+from pynamo_locking._io import protocol
 from pynamo_locking._items import versions
-from pynamo_locking._locks import context, fencing, held_lock
+from pynamo_locking._locks import context, held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._writes import send
 from pynamo_locking._writes.send import Check, RowWrite, Work
@@ -130,7 +131,7 @@ class TransactionActions(Work):
     def add_check(self, key: Any, write: Write, row: LockRow | None) -> None:
         """Add the check of an item, which must not carry the intent of another transaction."""
         self.by_key[key] = RowWrite(
-            None, row, write, filled=None if row is None else fencing.has_no_intent(row.attribute)
+            None, row, write, filled=None if row is None else protocol.has_no_intent(row.attribute)
         )
 
     def commit(self, guards: Sequence[RowWrite] = ()) -> dict[str, Any]:

@@ -20,6 +20,7 @@ transaction alone, which DynamoDB forgets after ten minutes.
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
@@ -29,10 +30,10 @@ from pynamo_locking._core.dynamodb import ACTION_FAILED, ACTION_PASSED, Answer, 
 from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lock_queue import FREE, dead_among
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge
-from pynamo_locking._io import client, protocol, responses, runtime, wakeups
+from pynamo_locking._io import client, lock_requests, protocol, responses, runtime, wakeups
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import versions
-from pynamo_locking._locks import fencing, local_queue
+from pynamo_locking._locks import local_queue
 from pynamo_locking._locks.context import in_order
 from pynamo_locking._locks.held_lock import note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
@@ -49,7 +50,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pynamodb.connection import Connection
 
@@ -101,7 +102,9 @@ class Check:
 
     def clause(self) -> Filled:
         """Return what is asked of the entry, and done to it."""
-        return fencing.for_held_entry(self.held, self.number, self.after, is_kept=self.kind is EntryEffect.KEEP)
+        return lock_requests.fence(
+            self.held.row, self.held.entry, self.number, self.after, is_kept=self.kind is EntryEffect.KEEP
+        )
 
 
 class RowWrite:
@@ -136,7 +139,7 @@ class RowWrite:
         if check is not None:
             filled = check.clause()
         elif lock is not None and filled is None:
-            filled = fencing.lock_is_free(lock)
+            filled = protocol.not_locked(lock)
         self._filled = filled
         self.request: dict[str, Any] = request or self.made()
 
@@ -275,7 +278,7 @@ class ForeignLockCheck(RowWrite):
         return not refusal.work.is_named
 
     def _asking(self, seen: LockState) -> dict[str, Any]:
-        check = protocol.alone(*fencing.not_entered_since(self.row, seen))
+        check = protocol.alone(*protocol.not_entered_since(self.row, seen))
         return {"ConditionCheck": {"TableName": self.row.table, "Key": self.row.key, **check}}
 
     def _in_the_way(self, state: LockState) -> list[QueueEntry]:
@@ -314,7 +317,7 @@ class Work:
         token: by which DynamoDB recognises a second copy for ten minutes.
         is_named: whether the caller has chosen the token, so that another work may be the same.
         options: other arguments of PynamoDB's `Connection.transact_write_items`.
-        resolver: resolves intents of other transactions.
+        resolver: makes what resolves intents of other transactions.
 
     Attributes:
         prefix: what could not be done, for messages.
@@ -339,13 +342,13 @@ class Work:
         *,
         is_named: bool = False,
         options: dict[str, Any] | None = None,
-        resolver: Resolver | None = None,
+        resolver: Callable[[], Resolver] = Resolver,
     ) -> None:
         self.connection: Connection = connection
         self.token: str = token
         self.is_named: bool = is_named
         self.options: dict[str, Any] = options or {}
-        self._resolver = resolver
+        self._make_resolver = resolver
         self.explained: dict[int, Exception] = {}
         self.unchanged: Sequence[RowWrite] = ()
         self.ask(actions)
@@ -354,12 +357,10 @@ class Work:
         """Take what is to be sent: the caller's actions, in the caller's order, and other rows of this package."""
         self.actions, self.all = actions, [*actions, *guards]
 
-    @property
+    @cached_property
     def resolver(self) -> Resolver:
         """What resolves write intents of other transactions; made when one is found."""
-        if self._resolver is None:
-            self._resolver = Resolver()
-        return self._resolver
+        return self._make_resolver()
 
     @property
     def refusals(self) -> list[Exception | None]:
@@ -461,16 +462,19 @@ def _reasons_of(rows: Sequence[RowWrite], error: Exception) -> responses.Reasons
 
 def send(work: Work) -> dict[str, Any]:
     """Send a work until its outcome is known; return DynamoDB's response, or its substitute."""
-    sending, how = RetryState(work.policy), None
+    sending: RetryState | None = None  # of the first attempt that fails
+    how: Next | None = None
     while True:
         rows = work.rows(how)
         if not rows:
             return {}
-        if work.is_transaction and (not work.token or not (work.is_named or sending.in_doubt or how is None)):
+        is_new = sending is not None and not (work.is_named or sending.in_doubt)  # no copy of what was sent before
+        if work.is_transaction and (is_new or not work.token):
             work.renew_token()
         try:
             return work.dispatch(rows)
         except responses.BOTOCORE_EXCEPTIONS as error:
+            sending = sending or RetryState(work.policy)
             answer = responses.answer_in(error, is_single=work.policy.is_single)
             how = client.paused(sending.after(answer, was_repeated=responses.was_repeated(error)))
             if how is Next.SETTLE:
@@ -582,8 +586,9 @@ class ItemWork(Work):
         self.row = self.item = RowWrite(None, None if check else lock, write, check)
         self._is_unanswered = is_unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
-        rows = [] if write.unique_rows is None else write.unique_rows.rows
-        self.values = [writer.row_write(row) for writer, row in rows]
+        self.values = list[RowWrite]()
+        if write.unique_rows is not None:
+            self.values = [writer.row_write(row) for writer, row in write.unique_rows.rows]
 
     @property
     def is_transaction(self) -> bool:  # type: ignore[override]
@@ -594,7 +599,8 @@ class ItemWork(Work):
         if self.once and how is Next.REPEAT:  # each attempt has another id
             self.write.part.renew(runtime.current.token())
             self.row.request, self.token = self.row.made(), ""
-        self.values = [row for row in self.values if not row.is_dropped]
+        if self.values:
+            self.values = [row for row in self.values if not row.is_dropped]
         return [self.row, *self.others, *self.values]
 
     @override

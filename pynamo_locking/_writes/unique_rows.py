@@ -148,7 +148,7 @@ class UniqueRows:
             for name in sorted(self._watched)
         )
         whole = reduce(conditions.both, each, None)
-        return whole if self._old else expiry.or_expired(self._model, whole)
+        return whole if self._old else versions.shape_of(self._model).or_expired(whole)
 
     def is_of(self, image: Image | None) -> bool:
         """Tell whether the stored item has the old values."""

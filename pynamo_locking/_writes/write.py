@@ -22,7 +22,7 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, to_listeners
 from pynamo_locking._io.model_doors import why_misplaced, writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
-from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._pynamodb import (
     class_of,
     connection_of,
@@ -328,7 +328,7 @@ def plan_check(item: Model) -> Write:
     """Return a transaction's check that an item is still the one that was read."""
     versions.check_current(item, TransactWriteError)
     part = versions.part_of(item, is_checked=True)
-    return Write(item, CHECK, part, expiry.or_expired(type(item), part.condition()))
+    return Write(item, CHECK, part, part.shape.or_expired(part.condition()))
 
 
 def locked_by(
@@ -377,7 +377,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     stored_class = None if image is None or write.operation is not UPDATE else class_of(model, image)
     if stored_class not in (None, model) and kind is UpdateError:
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
-    shown = expiry.unexpired(model, image)
+    shown = versions.shape_of(model).unexpired(image)
     stored = None if shown is None else (model, shown)
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
@@ -413,7 +413,7 @@ def _why_stale(model: type[Model], expected: int | None, actual: int | None, ima
         return f"it was read in version {expected}, and the item does not exist any more. Read before you save again."
     again = "Start again from the error's `current`, or refresh() the item."
     found = "without a version" if actual is None else f"in version {actual}"
-    if expected is None and expiry.is_expired(model, image):
+    if expected is None and versions.shape_of(model).is_expired(image):
         return "the item has expired, and is still stored: only a save of a new item replaces it."
     if expected is None:
         return f"the item exists already, {found}, and this instance was not read from it. {again}"

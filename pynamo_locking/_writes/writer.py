@@ -112,7 +112,7 @@ class Writer:
         if checks_version:
             versions.check_current(item, error)
         part = versions.part_of(item, is_checked=checks_version, token=self.token)
-        whole = expiry.or_expired(type(item), conditions.both(condition, part.condition()))
+        whole = part.shape.or_expired(conditions.both(condition, part.condition()))
         values = item.serialize(null_check=True)
         unique_rows = None
         if part.shape.unique is not None:

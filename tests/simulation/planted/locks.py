@@ -39,7 +39,7 @@ GUARDS: Final = (
     bug(
         "last write of edit without guard: The write that ends an edit does not ask for our entry.",
         Search(_LAST_WRITE, "Fence", limit=250, exhaustive=True),
-        Change("_locks/fencing.py", "protocol.FENCE + protocol.REMOVE_ENTRY, given", "protocol.REMOVE_ENTRY, given"),
+        Change("_io/lock_requests.py", "protocol.FENCE + protocol.REMOVE_ENTRY, given", "protocol.REMOVE_ENTRY, given"),
     ),
     bug(
         "delete without guard: A delete under an embedded lock does not name our entry.",
@@ -49,7 +49,7 @@ GUARDS: Final = (
     bug(
         "outsider without guard: A write from outside does not ask whether any entry is in the queue.",
         Search(Plan("outsiders"), "Fence"),
-        Change("_locks/fencing.py", "else protocol.NOT_LOCKED, row.names", "else protocol.NO_INTENT, row.names"),
+        Change("_io/protocol.py", "else NOT_LOCKED, row.names", "else NO_INTENT, row.names"),
     ),
     bug(
         "transaction without guard: A transaction that saves a locked item does not name our entry.",

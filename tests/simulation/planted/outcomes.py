@@ -21,7 +21,7 @@ _RESOLVED = Search(Plan("resolved transactions", faults=_LATE), "Truth", limit=3
 _SETTLED: Final = "    refused = work.refused(rows, error, in_doubt=in_doubt)\n"
 #: Neither DynamoDB knows a native transaction again, nor is a refusal taken for that of a second copy.
 ANOTHER_TOKEN: Final = (
-    Change("_writes/send.py", "(not work.token or not (work.is_named or sending.in_doubt or how is None))", "True"),
+    Change("_writes/send.py", "(is_new or not work.token)", "True"),
     Change(
         "_writes/send.py",
         _SETTLED,
@@ -163,7 +163,9 @@ VERSIONS: Final = (
     bug(
         "version set not counted: A write that does not check the version sets it to the one it knows, plus one.",
         Search(Plan("append"), "Versions", limit=150),
-        Change("_items/versions.py", "else shape.count,", "else shape.attribute.set((self.before.version or 0) + 1),"),
+        Change(
+            "_items/versions.py", "else shape.count\n", "else shape.attribute.set((self.before.version or 0) + 1)\n"
+        ),
     ),
     bug(
         "write id not compared: An old copy passes for an item that was deleted and made anew with the same version.",
@@ -207,7 +209,7 @@ VALUES: Final = (
     bug(
         "replaced before it expires: A new item replaces one that will only expire within the next minute.",
         Search(Plan("expiring"), "Expiry"),
-        Change("_items/expiry.py", "condition | (Place(name) <= _Now())", "condition | (Place(name) <= now_s() + 60)"),
+        Change("_items/expiry.py", "Condition = Place(name) <= _Now()", "Condition = Place(name) <= now_s() + 60"),
     ),
 )
 

@@ -100,7 +100,7 @@ CALLS: Final = (
     bug(
         "result without guard: A call stores its result without any condition, as if it still had the key.",
         _PAUSED_CALLS,
-        Change("_locks/fencing.py", "protocol.FENCE + protocol.REMOVE_ENTRY, given", "protocol.REMOVE_ENTRY, given"),
+        Change("_io/lock_requests.py", "protocol.FENCE + protocol.REMOVE_ENTRY, given", "protocol.REMOVE_ENTRY, given"),
         Change("_writes/send.py", "ItemWork(write, lock, check,", "ItemWork(write.but(condition=None), lock, check,"),
     ),
     bug(
