@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from docs.pictures.terminal import running
-from pynamo_locking import NamedLock
+from pynamo_locking import LockSettings, NamedLock
 from tests.engines.engine import DUMMY_ENVIRONMENT
 from tests.engines.servers import start_dynoxide
 
@@ -38,6 +38,8 @@ class Locks(NamedLock):
 
         table_name = "locks"
         host: str
+        # Threads stand for processes here: each has an entry of its own.
+        lock_settings = LockSettings(max_callers_per_entry=1)
 
 
 #: Who holds what or waits for it, in the order of coming.
