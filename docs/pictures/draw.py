@@ -22,12 +22,10 @@ BIN: Final = Path(sys.executable).parent
 
 
 def demo() -> None:
-    """`make demo` while its victim has just been killed, and at its end."""
+    """`make demo` while its victim has just been killed."""
     with running([sys.executable, "-m", "demo"], 45, 82, _environment()) as terminal:
         terminal.wait_for("SIGKILL")
         terminal.draw(HERE / "demo-live.svg", "make demo")
-        terminal.wait_for("while holding one.")
-        terminal.draw(HERE / "demo.svg", "make demo")
 
 
 class Locks(NamedLock):
