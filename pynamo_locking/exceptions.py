@@ -205,12 +205,14 @@ class LockLost(LockingError):
 
     Attributes:
         reason: ``"evicted"``: no renewal arrived for a whole lease, an operator broke the lock, or another process has
-            attached its token. ``"deleted"``: the item that carried the lock was deleted. ``"replaced"``: it was
+            attached its token; of `LockableMixin.attach` also: the lock of the token was released, or detached again.
+            ``"deleted"``: the item that carried the lock was deleted. ``"replaced"``: it was
             replaced by an item without a lock, as plain PynamoDB does at each save
             (:doc:`/reference/compatibility`). ``"max_hold"``: the lock was held for `max_hold`; other callers wait
             until the lease has ended, or the lock is released. ``"forked"``: this is a child process, and the lock
             stayed with its parent. ``"restored"``: this process was restored from a snapshot that was taken while it
-            held the lock (:doc:`/how-to/use-in-lambda`).
+            held the lock (:doc:`/how-to/use-in-lambda`). Of a `LeaderTerm` also ``"resigned"``, ``"failed"`` and
+            ``"unanswered"``.
         ticket: the ticket that was lost.
     """
 

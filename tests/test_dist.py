@@ -65,7 +65,7 @@ def test_without_an_address_nothing_is_linked(metadata: Callable[[], RawMetadata
     assert made.get("project_urls", {}) == {}
     assert "](docs/" not in made["description"]
     assert "](CONTRIBUTING" not in made["description"]
-    assert "| At most four processes at a time. | semaphore: `permits=4` |" in made["description"]
+    assert "| notice that another process has changed my item | `VersionAttribute`: another" in made["description"]
     assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in made["description"]
 
 
@@ -89,8 +89,8 @@ def test_with_an_address_links_lead_to_the_files_of_the_release(
     made = metadata()
     assert made["project_urls"] == {"Source": ADDRESS}
     version, text = made["version"], made["description"]
-    assert f"[semaphore]({ADDRESS}/blob/v{version}/docs/how-to/share-a-lock.md#limit-the-number-of-holders)" in text
-    assert f"with locks, none]({ADDRESS}/raw/v{version}/docs/pictures/demo.svg)" in text
+    assert f"[Guarantees]({ADDRESS}/blob/v{version}/docs/explanation/guarantees.md)" in text
+    assert f"under locks, none]({ADDRESS}/raw/v{version}/docs/pictures/demo.svg)" in text
     assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in text
 
 

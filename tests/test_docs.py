@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.metadata
+import inspect
 import os
 import re
 import subprocess
@@ -169,6 +171,12 @@ def test_no_text_takes_a_lock_for_once() -> None:
     assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
 
+def test_no_example_makes_a_connection_for_each_transaction() -> None:
+    """A new one takes ten times as long: it connects, and asks for the keys of the table."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
+    assert [name_of(path) for path, text in texts.items() if "TransactWrite(connection=Connection())" in text] == []
+
+
 def test_the_pages_have_examples() -> None:
     """The pages that teach by example are found, and their blocks recognised."""
     found = {name_of(page) for page in PAGES if has_examples(page)}
@@ -201,6 +209,67 @@ def test_each_public_name_stands_in_the_reference() -> None:
     directives = Counter(re.findall(r"^\.\. auto\w+:: (\S+)$", pages, re.MULTILINE))
     assert {name: directives[name] for name in names if directives[name] != 1} == {}
     assert [name for name in sorted(names) if f"\n   {name}\n" not in overview] == []
+
+
+#: What PynamoDB calls, and what only the package itself calls: not for users.
+NOT_FOR_USERS: Final = {
+    "DoesNotExist",
+    "ahead_of",
+    "deserialize",
+    "find",
+    "from_raw_data",
+    "get_delete_kwargs_from_instance",
+    "get_save_kwargs_from_instance",
+    "get_update_kwargs_from_instance",
+    "process_exception",
+    "serialize",
+    "was_evicted",
+}
+
+
+def documented() -> Iterator[tuple[type, list[str] | None]]:
+    """Each class of the reference with the members that its page lists, in order; None for all that are its own."""
+    for page in sorted((DOCS / "reference" / "api").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for name, below in re.findall(r"^\.\. auto(?:class|exception):: (\S+)\n((?:   .*\n|\n)*)", text, re.MULTILINE):
+            module, _, attribute = name.rpartition(".")
+            options = re.search(r"^   :members:(.*)$", below, re.MULTILINE)
+            listed = re.findall(r"\w+", options[1]) if options else []
+            listed += re.findall(r"^   \.\. auto\w+:: (\w+)$", below, re.MULTILINE)
+            takes_all = options is not None and not listed
+            yield getattr(importlib.import_module(module), attribute), None if takes_all else listed
+
+
+def public_members(of: type) -> Iterator[tuple[type, str]]:
+    """What users may call or read of a class, each with the class of this package that defines it."""
+    for name in dir(of):
+        owner = next(base for base in of.__mro__ if name in vars(base))
+        value = vars(owner)[name]
+        is_member = isinstance(value, (property, classmethod, staticmethod)) or callable(value)
+        is_ours = owner.__module__.startswith("pynamo_locking")
+        if is_member and is_ours and not name.startswith("_") and not inspect.isclass(value):
+            yield owner, name
+
+
+def test_each_public_member_stands_in_the_reference() -> None:
+    """At a class that has it; an awaited form right after its twin."""
+    pages = dict(documented())
+    wanted = [(thing, *member) for thing in pages for member in public_members(thing) if member[1] not in NOT_FOR_USERS]
+    missing = {
+        f"{thing.__name__}.{name}"
+        for thing, owner, name in wanted
+        if not any(
+            name in listed if listed is not None else owner is other
+            for other, listed in pages.items()
+            if owner in other.__mro__ or other in thing.__mro__
+        )
+    }
+    assert len(wanted) > 100
+    assert sorted(missing) == []
+    lists = [listed for listed in pages.values() if listed]
+    twins = [(each, f"a{each}", listed) for listed in lists for each in listed if f"a{each}" in listed]
+    assert len(twins) > 20
+    assert [each for each, awaited, listed in twins if listed.index(awaited) != listed.index(each) + 1] == []
 
 
 def pages_of_the_site() -> list[Path]:

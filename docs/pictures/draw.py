@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from docs.pictures.terminal import running
-from pynamo_locking import NamedLock
+from pynamo_locking import LockSettings, NamedLock
 from tests.engines.engine import DUMMY_ENVIRONMENT
 from tests.engines.servers import start_dynoxide
 
@@ -22,12 +22,10 @@ BIN: Final = Path(sys.executable).parent
 
 
 def demo() -> None:
-    """`make demo` while its victim has just been killed, and at its end."""
+    """`make demo` while its victim has just been killed."""
     with running([sys.executable, "-m", "demo"], 45, 82, _environment()) as terminal:
         terminal.wait_for("SIGKILL")
         terminal.draw(HERE / "demo-live.svg", "make demo")
-        terminal.wait_for("while holding one.")
-        terminal.draw(HERE / "demo.svg", "make demo")
 
 
 class Locks(NamedLock):
@@ -38,6 +36,8 @@ class Locks(NamedLock):
 
         table_name = "locks"
         host: str
+        # Threads stand for processes here: each has an entry of its own.
+        lock_settings = LockSettings(max_callers_per_entry=1)
 
 
 #: Who holds what or waits for it, in the order of coming.

@@ -92,7 +92,7 @@ class LockSettings:
             lock = LockAttribute()
 
     Args:
-        wait: how long `locked()` waits for the lock by default. 0 fails at once, ``math.inf`` waits for ever. 60 s, the
+        wait: how long `locked()` waits for the lock by default. 0 does not wait, ``math.inf`` waits for ever. 60 s, the
             usual lock timeout of relational databases.
         lease: how long a holder may stop renewing before it loses the lock. With a longer lease a holder survives a
             longer pause; with a shorter one waiters acquire the lock sooner after a crash. 60 s.

@@ -551,8 +551,8 @@ class Lock(Generic[M]):
         """Acquire the lock, waiting for the turn of this caller.
 
         Args:
-            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if another caller is in the
-                queue, ``math.inf`` waits for ever. One deadline for everything.
+            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 does not wait: it fails if a live
+                entry excludes this one. ``math.inf`` waits for ever. One deadline for everything.
 
         Returns:
             The lock itself.

@@ -90,8 +90,9 @@ class TransactWrite(PynamoTransactWrite):
 
     Example::
 
+        connection = Connection()  # once for the process
         source, target = Account.get("a-1"), Account.get("a-2")
-        with TransactWrite(connection=Connection()) as tx:
+        with TransactWrite(connection=connection) as tx:
             tx.update(source, [Account.balance.add(-10)])
             tx.update(target, [Account.balance.add(10)])
 

@@ -418,8 +418,8 @@ class LockableMixin(VersionedMixin):
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            wait: how long to wait for the lock, in seconds or as a timedelta; 0 fails at once if the queue is not
-                empty, ``math.inf`` waits for ever. 60 s unless set.
+            wait: how long to wait for the lock, in seconds or as a timedelta; 0 does not wait: it fails if
+                a live entry excludes this one. ``math.inf`` waits for ever. 60 s unless set.
             lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s unless set.
             heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that is
                 long enough.

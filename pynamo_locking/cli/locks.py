@@ -203,7 +203,8 @@ def watch(
 
 
 @app.add(
-    "break nightly-report --ticket 1767225600000", "break a-1 --ticket 1767225600000 --model shop.models:Order --yes"
+    "break nightly-report --ticket 1795282008508123",
+    "break a-1 --ticket 1795282242847019 --model shop.models:Order --yes",
 )
 def break_(
     session: Session,

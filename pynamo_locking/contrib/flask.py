@@ -59,8 +59,8 @@ class PynamoLocking:
       is logged. Nothing is ever committed there. Streamed responses may be made afterwards.
 
     Args:
-        models: the models of the program. The tables in their ``Meta.lock_table`` and ``Meta.transaction_table`` are
-            added.
+        models: the models of the program. The tables in their ``Meta.lock_table``, ``Meta.transaction_table`` and
+            ``Meta.unique_table`` are added.
     """
 
     def __init__(self, models: Sequence[type[Model]]) -> None:

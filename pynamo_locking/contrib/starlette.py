@@ -44,8 +44,8 @@ class PynamoLocking:
     Nothing is committed or released at the end of a request: take locks in a ``with`` or ``async with`` block.
 
     Args:
-        models: the models of the program. The tables in their ``Meta.lock_table`` and ``Meta.transaction_table`` are
-            added.
+        models: the models of the program. The tables in their ``Meta.lock_table``, ``Meta.transaction_table`` and
+            ``Meta.unique_table`` are added.
     """
 
     def __init__(self, models: Sequence[type[Model]] = ()) -> None:

@@ -1,9 +1,9 @@
 """The Django application: the dictionary ``settings.PYNAMO_LOCKING``, and system checks.
 
-``MODELS`` lists the dotted paths of the models; the tables in their ``Meta.lock_table`` and ``Meta.transaction_table``
-are added. ``HANDLER409``, and the same for any other status of an answer, is the dotted path of a function that makes
-the answer instead: ``handler(request, error)``. All other keys are those of Flask, without their prefix: see
-`pynamo_locking.contrib.flask.PynamoLocking`.
+``MODELS`` lists the dotted paths of the models; the tables in their ``Meta.lock_table``, ``Meta.transaction_table`` and
+``Meta.unique_table`` are added. ``HANDLER409``, and the same for any other status of an answer, is the dotted path of a
+function that makes the answer instead: ``handler(request, error)``. All other keys are those of Flask, without their
+prefix: see `pynamo_locking.contrib.flask.PynamoLocking`.
 """
 
 from __future__ import annotations

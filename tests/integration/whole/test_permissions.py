@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from celery import Celery
 from pynamodb.connection import Connection
 
-from pynamo_locking import TransactWrite, transaction
+from pynamo_locking import TransactWrite, transaction, transactional
 from pynamo_locking.cli import main
+from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
+from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.transactions import Transaction
-from pynamo_locking_testing import MemoryDynamoDB
+from pynamo_locking_testing import MemoryDynamoDB, VirtualClock
 from tests.support.deeds import dying_at
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Device, Locks, declare
@@ -109,6 +113,90 @@ def check_locks(_: pytest.MonkeyPatch) -> None:
 def list_locks(_: pytest.MonkeyPatch) -> None:
     """The command line."""
     assert main(["locks", "list", "--table", "locks"]) == 0
+
+
+def show_lock(_: pytest.MonkeyPatch) -> None:
+    """One of them."""
+    assert main(["locks", "show", "nightly", "--table", "locks"]) == 0
+
+
+def break_lock(_: pytest.MonkeyPatch) -> None:
+    """A held one."""
+    in_thread(Locks.locked("stuck", heartbeat=False).acquire)
+    ticket = str(Locks.lock_state("stuck").holders[0].ticket)
+    assert main(["locks", "break", "stuck", "--ticket", ticket, "--yes", "--table", "locks"]) == 0
+
+
+def prune_locks(_: pytest.MonkeyPatch) -> None:
+    """A row that nobody has used for days."""
+    with VirtualClock() as clock:
+        with Locks.locked("old"):
+            pass
+        clock.sleep(3 * 86_400)
+        assert "old" in Locks.prune()
+
+
+def run_programs(_: pytest.MonkeyPatch) -> None:
+    """Under a lock, and once in a period."""
+    for options in ([], ["--once-per", "1d"]):
+        assert main(["run", "--lock", "job", *options, "--table", "locks", "--", "true"]) == 0
+
+
+def list_transactions(_: pytest.MonkeyPatch) -> None:
+    """All of them."""
+    assert main(["tx", "list", "--table", "transactions"]) == 0
+
+
+def show_transaction(_: pytest.MonkeyPatch) -> None:
+    """One that is not known."""
+    assert main(["tx", "show", "none", "--table", "transactions"]) == 1
+
+
+Calls = declare("Calls", IdempotencyTable, table_name="calls")
+Claims = declare("Claims", TaskClaims, table_name="claims")
+
+
+def call_once(_: pytest.MonkeyPatch) -> None:
+    """Alone, and in a transaction."""
+
+    @transactional()
+    @idempotent(Calls, key="key")
+    def store(tx: Transaction, key: str) -> int:
+        tx.save(Session(key))
+        return 1
+
+    for key in ("s-1", "s-1"):
+        assert store(key) == 1
+        with Calls.call("alone") as call:
+            if not call.is_repeated:
+                call.result = 1
+
+
+def settle_calls(_: pytest.MonkeyPatch) -> None:
+    """Of processes that died."""
+    with VirtualClock() as clock:
+        for choice in (["--forget"], ["--result", "1"]):
+            with suppress(KeyboardInterrupt), Calls.call("lost", on_abandoned="raise", heartbeat=False):
+                raise KeyboardInterrupt
+            clock.sleep(600)
+            assert main(["calls", "settle", "lost", *choice, "--yes", "--table", "calls"]) == 0
+
+
+def list_calls(_: pytest.MonkeyPatch) -> None:
+    """Those without a result."""
+    assert main(["calls", "list", "--table", "calls"]) == 0
+
+
+def send_tasks(_: pytest.MonkeyPatch) -> None:
+    """Two messages for one run."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+
+    @app.task(base=UniqueTask, claims=Claims)  # type: ignore[untyped-decorator]
+    def work(number: int) -> int:
+        return number
+
+    assert work.apply_async((1,)).id == work.apply_async((1,)).id
+    work.apply((1,))
 
 
 def use_intervals(_: pytest.MonkeyPatch) -> None:
@@ -212,8 +300,9 @@ ITEMS: Final = ("items", "locks, versions, expiry")
 TRANSACTIONS: Final = (("items", "transactions"), ("items", "transactions of more than 100 actions"))
 LEFT: Final = "many intents that another process has left: for its readers, `recover()`, `sweep()`"
 UNREAD: Final = ("items", "transactions of more than 100 actions that write items unread and unchecked")
-CHECKS: Final = ("items", "`read()` and `condition_check()`")
+CHECKS: Final = ("items", "`check()` and `condition_check()` of `TransactWrite`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
+CALLS: Final = ("calls", "`@idempotent`, `IdempotencyTable.call`; `settle()`, `forget()`, `calls settle`")
 HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
 
 
@@ -252,7 +341,16 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
             "transactions",
             [HEADERS, ("transactions", "`tx.query`"), ("transactions", "`sweep()`")],
         ),
-        ((list_locks,), "locks", [("any", "`locks list`, `watch`")]),
+        ((list_locks,), "locks", [("any", "`locks list`, `locks watch`")]),
+        ((show_lock,), "locks", [("any", "`locks show`")]),
+        ((break_lock,), "locks", [("any", "`locks break`")]),
+        ((use_locks, prune_locks), "locks", [LOCKS, ("locks", "`prune()`, `locks prune`")]),
+        pytest.param((run_programs,), "locks", [("locks", "`run`")], marks=pytest.mark.processes),
+        ((list_transactions,), "transactions", [("transactions", "`tx list`")]),
+        ((show_transaction,), "transactions", [("transactions", "`tx show`")]),
+        ((call_once, settle_calls), "calls", [CALLS]),
+        ((settle_calls, list_calls), "calls", [CALLS, ("calls", "`calls list`")]),
+        ((send_tasks,), "claims", [("claims", "`UniqueTask`")]),
         ((set_up,), "more-locks more", [("any", "`tables create`, `tables check`")]),
     ],
 )
@@ -264,7 +362,7 @@ def test_the_actions_are_those_of_the_table(
 ) -> None:
     """Those that the page names are needed, all of them, and nothing else."""
     with Recorder() as database:
-        for model in (Locks, Transactions, Session, Purse, Device, SlotLocks, Slot, Seat, Entry):
+        for model in (Locks, Transactions, Session, Purse, Device, SlotLocks, Slot, Seat, Entry, Calls, Claims):
             model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
         database.needed.clear()
         for use in uses:

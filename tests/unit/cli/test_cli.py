@@ -581,9 +581,26 @@ def test_the_reference_is_complete():
         *(f"| {number.value} |" for number in Exit if number < Exit.NOT_EXECUTABLE),
     ]
 
+    [listed] = re.findall(r"whose `kind` is (.*)", text)
+
     assert len(kinds) > 15
     assert [each for each in wanted if each not in text] == []
+    assert {*re.findall(r"`(\w+)`", listed)} - kinds == {"program_exit_code", "was_ended"}
     assert set(VARIABLES) == {name.upper() for name in session.NAMES}
+
+
+def test_the_reference_has_every_check_of_a_table():
+    """And says which of them can fail."""
+    text = REFERENCE.read_text(encoding="utf-8")
+    _, section = text.split("## What `tables check` says")
+    rows = re.findall(r"^\| (`[^|]*`) \| (.*?) \|", section.partition("\n## ")[0], re.MULTILINE)
+    failing = {check: bool(problem) for cell, problem in rows for check in re.findall(r"`(\w+)`", cell)}
+    code = (SOURCE / "tables.py").read_text(encoding="utf-8")
+    made = re.findall(r'Finding\(\s*f?"(\w+)(?:\{operation\})?",\s*([\w ]+)', code)
+    checks = {check for check, _ in made if not check.endswith("_")} | {"permission_GetItem", "permission_Scan"}
+
+    assert checks == {*failing}
+    assert {check for check, level in made if "PROBLEM" in level} <= {check for check, can in failing.items() if can}
 
 
 def options_of(command: Any) -> set[str]:
