@@ -438,7 +438,7 @@ ROWS: Final = (
     ),
     (
         "an inner block gets an instance of the class of the outer one",
-        "_locks/instances.py",
+        "_locks/held_lock.py",
         "return shared_as(target.model, self.instance, ",
         "return (lambda _, found, *__: found)(target.model, self.instance, ",
         "integration/whole/test_two_classes.py::test_the_blocks_of_a_lock_have_one_class",

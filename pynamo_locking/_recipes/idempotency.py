@@ -20,6 +20,7 @@ import hashlib
 import inspect
 import json
 import math
+import sys
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,14 @@ from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.edit import Edit
 from pynamo_locking._models.writes import check_read_alone
 from pynamo_locking._recipes.named_lock import NamedLock
+from pynamo_locking._recipes.stored_errors import (
+    Serializer,
+    error_class_named,
+    facts_of,
+    made_again,
+    name_of,
+    why_not_again,
+)
 from pynamo_locking._transactions.async_transaction import AsyncTransaction, as_step
 from pynamo_locking._transactions.begin import current_transaction
 from pynamo_locking._transactions.transaction import Transaction
@@ -60,7 +69,7 @@ from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import CallAbandoned, Conflict, PayloadMismatch, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import TracebackType
 
     from pynamodb.expressions.update import Action
@@ -81,14 +90,6 @@ _LONGEST_KEEP_S: Final = 36_525 * 86_400.0
 
 #: So many bytes of result fit into an item of DynamoDB, together with the lock and its waiters.
 _LARGEST_RESULT: Final = 390_000
-
-
-class Serializer(Protocol):
-    """Turns a result into text and back. The module `json` is one."""
-
-    def dumps(self, obj: Any, /) -> str: ...
-
-    def loads(self, s: str, /) -> Any: ...
 
 
 class LambdaContext(Protocol):
@@ -301,86 +302,11 @@ def check_terms(expires_after: Duration, store_errors: Any, serializer: Any, on_
     is_tuple = isinstance(store_errors, tuple)
     if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in store_errors)):
         raise ConfigurationError(f"store_errors must be a tuple of exception classes, not {store_errors!r}.")
-    if len({_name_of(kind) for kind in store_errors}) < len(set(store_errors)):
+    if len({name_of(kind) for kind in store_errors}) < len(set(store_errors)):
         raise ConfigurationError(
             f"store_errors has two exceptions of one name, by which a repeat knows them: {store_errors!r}."
         )
     return kept
-
-
-def _name_of(kind: type) -> str:
-    """Return the name of a class as a traceback shows it."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _named(name: str, kinds: Iterable[type[Exception]]) -> type[Exception] | None:
-    """Return the class of that name among classes and all classes that derive from them: of several, the newest."""
-    found = None
-    for kind in kinds:
-        is_it = _name_of(kind) == name
-        found = _named(name, type.__subclasses__(kind)) or (kind if is_it else None) or found
-    return found
-
-
-def _facts_of(error: Exception) -> list[Any] | dict[str, Any]:
-    """Return what an exception carries, as the text of a result keeps it: its arguments, and its attributes if any."""
-    arguments, attributes = list(error.args), dict(vars(error))
-    return arguments if not attributes else {"args": arguments, "attributes": attributes}
-
-
-def _made_again(kind: type[Exception], facts: Any) -> Exception:
-    """Return an exception with these facts. Its `__init__` is not called: it may ask for other arguments."""
-    arguments, attributes = (facts, {}) if isinstance(facts, list) else (facts["args"], facts["attributes"])
-    error: Exception = kind.__new__(kind, *arguments)
-    error.args = tuple(arguments)
-    vars(error).update(attributes)
-    return error
-
-
-def _shown_by(value: object) -> dict[str, Any]:
-    """Return everything that an object shows, also what its class keeps outside of `vars`: slots, fields in C."""
-    shown = {"args": getattr(value, "args", None), **getattr(value, "__dict__", {})}
-    for kind in type(value).__mro__:
-        for name, attribute in vars(kind).items() if kind not in Exception.__mro__ else ():
-            is_kept_apart = inspect.ismemberdescriptor(attribute) or inspect.isgetsetdescriptor(attribute)
-            if is_kept_apart and not name.startswith("__"):
-                shown[name] = getattr(value, name, None)
-    return shown
-
-
-#: Of values that are equal to themselves alone.
-_NO_EQUALITY: Final[Any] = object.__eq__
-
-
-def _is_alike(one: Any, other: Any) -> bool:
-    """Tell whether two values are equal, and all parts have one type: JSON makes lists of tuples, and texts of keys."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        keys = {key: key for key in other}
-        same = (key in keys and _is_alike((key, one[key]), (keys[key], other[key])) for key in one)
-        return len(one) == len(other) and all(same)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_is_alike, one, other))
-    if type(one).__eq__ is _NO_EQUALITY:
-        return one is other or _is_alike(_shown_by(one), _shown_by(other))
-    return bool(one == other)
-
-
-def _why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializer: Serializer) -> str:
-    """Say why a repeat would not raise an exception that is equal to this one; empty if it would."""
-    if _named(_name_of(type(error)), kinds) is not type(error):
-        return "another exception has its name"
-    try:
-        again = _made_again(type(error), serializer.loads(serializer.dumps(_facts_of(error))))
-        shown, would_show = ({**_shown_by(each), "text": str(each)} for each in (error, again))
-        other = next((name for name in shown if not _is_alike(shown[name], would_show.get(name))), None)
-    except Exception as failure:  # noqa: BLE001 - of the caller's serializer, or of the caller's class
-        return str(failure)
-    if other is None:
-        return ""
-    differs = f"whose {other} is {would_show.get(other)!r:.80}, and not {shown[other]!r:.80}"
-    return f"a repeat would raise {again!r:.80}, {differs}"
 
 
 def _is_kept(until_ms: float | None) -> bool:
@@ -637,13 +563,13 @@ class IdempotentCall:
         if row.error is None:
             self._result = value
             return self
-        kind = _named(row.error, self._terms.store_errors)
+        kind = error_class_named(row.error, self._terms.store_errors)
         if kind is None:
             raise ConfigurationError(
                 f"the call {self._terms.key!r:.80} has ended with {brief(row.error)}, {value!r:.80}, and no class of "
                 f"that name that this process has imported is in `store_errors`, or derives from one there."
             )
-        raise _made_again(kind, value)
+        raise made_again(kind, value)
 
     def _conclude(self, error: BaseException | None) -> BaseException | None:
         """Note the result, or a final exception, to be stored; return the exception with which nothing is stored."""
@@ -662,14 +588,14 @@ class IdempotentCall:
 
     def _encode_error(self, error: Exception) -> None:
         """Note an exception that a repeat raises again; refuse one that it could not make equal to this one."""
-        name = _name_of(type(error))
-        why = _why_not_again(error, self._terms.store_errors, self._terms.serializer)
+        name = name_of(type(error))
+        why = why_not_again(error, self._terms.store_errors, self._terms.serializer)
         if why:
             raise ConfigurationError(
                 f"the call {self.key!r:.80} has ended with {name}, which is in `store_errors` and cannot be stored: "
                 f"{why}. Raise one whose arguments and attributes are what the serializer takes, JSON unless set."
             ) from error
-        self._encode(_facts_of(error), name)
+        self._encode(facts_of(error), name)
 
     def _encode(self, value: object, error: str | None = None) -> None:
         if self._text is not None:
@@ -824,13 +750,18 @@ def _check_table(table: Any) -> None:
         raise ConfigurationError(f"the table of idempotent() is a subclass of IdempotencyTable, not {table!r}.")
 
 
-#: The classes whose methods were called, by the table and by what the keys of the method begin with.
-_called_for: Final[weakref.WeakValueDictionary[tuple[type, str], type]] = weakref.WeakValueDictionary()
+#: The classes whose methods were called, by the table, by what the keys of the method begin with, and by their name.
+_called_for: Final[weakref.WeakValueDictionary[tuple[type, str, str], type]] = weakref.WeakValueDictionary()
 
 
 def _refuse_namesake(table: type, begin: str, its_class: type) -> None:
-    """Refuse a class with the name of another one, whose results it would get."""
-    place = table, begin
+    """Refuse a class with the name of another one, whose results it would get.
+
+    One that is found by its name has replaced the other one: its module was loaded again, or a cell of a notebook.
+    """
+    place = table, begin, _full_name(its_class)
+    if _called_for.get(place) is not its_class and _is_found_by_name(its_class):
+        _called_for[place] = its_class
     if _called_for.setdefault(place, its_class) is not its_class:
         gc.collect()  # a class refers to itself: one that nobody uses any more is there until then
         if _called_for.setdefault(place, its_class) is not its_class:
@@ -838,6 +769,13 @@ def _refuse_namesake(table: type, begin: str, its_class: type) -> None:
                 f"there are two classes {_full_name(its_class)}, and each would get the results of the other one from "
                 f"{begin}. Give each a name of its own: set the __qualname__ of the class."
             )
+
+
+def _is_found_by_name(its_class: type) -> bool:
+    found: Any = sys.modules.get(its_class.__module__)
+    for part in its_class.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is its_class
 
 
 def _full_name(named: Any) -> str:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
 
 
-#: For so long time waits for a thread of the application that it has woken, and that does something real.
-_PATIENCE_S: Final = 0.1
+#: For so many looks time waits for a thread of the application that it has woken, and that does something real. They
+#: are counted, not timed: on a machine that is busy with other processes, the thread and who looks are late together.
+_MOST_LOOKS: Final = 20
 
-#: The pause between two checks whether such a thread has ended.
-_POLL_S: Final = 0.005
+#: The pause between two looks.
+_LOOK_S: Final = 0.005
 
 
 #: Threads of the library have names that begin so. That of the heartbeat only keeps locks alive.
@@ -78,7 +79,7 @@ class Timeline:
         self._sleepers: list[Sleeper] = []
         self._threads: set[threading.Thread] = set()
         self._running: set[threading.Thread] = set()  # of the library
-        self._woken: dict[threading.Thread, float] = {}  # of the application, and until when time waits for each
+        self._woken: dict[threading.Thread, int] = {}  # of the application: for how many more looks time waits
         self._is_watched = False
 
     # For the threads that wait
@@ -140,8 +141,7 @@ class Timeline:
 
     def _move(self) -> None:
         """Move time if no thread runs that it has to wait for."""
-        now = time.monotonic()
-        self._woken = {thread: until for thread, until in self._woken.items() if until > now and thread.is_alive()}
+        self._woken = {thread: looks for thread, looks in self._woken.items() if looks and thread.is_alive()}
         if self._running or self._woken:
             return
         worth = any(sleeper.thread.name != _HEARTBEAT for sleeper in self._sleepers)
@@ -161,7 +161,7 @@ class Timeline:
         if sleeper.thread in self._threads:
             self._running.add(sleeper.thread)
         else:
-            self._woken[sleeper.thread] = time.monotonic() + _PATIENCE_S
+            self._woken[sleeper.thread] = _MOST_LOOKS
             if not self._is_watched:
                 self._is_watched = True
                 threading.Thread(target=self._watch, name="virtual-clock", daemon=True).start()
@@ -170,8 +170,9 @@ class Timeline:
     def _watch(self) -> None:
         """Let time go on without woken threads that have ended, or do something real for too long."""
         while self._is_watched:
-            time.sleep(_POLL_S)
+            time.sleep(_LOOK_S)
             with self._guard:
+                self._woken = {thread: looks - 1 for thread, looks in self._woken.items()}
                 self._move()
                 self._is_watched = bool(self._woken)
 
@@ -417,9 +418,10 @@ class VirtualClock:
 
     With `auto_jump` time moves by itself, to the next moment for which a thread waits. It does so when some thread
     waits and all threads of the package itself (heartbeats, batches) wait. Heartbeats alone do not move it: while the
-    test computes, time stands still. A thread of the application that was woken by the clock is given up to 0.1 seconds
-    of real time to wait again or to end. Threads that are new, or busy with something else, do not hold time up: if a
-    thread computes while another waits, the waiting thread may time out. Without `auto_jump` only `jump` moves time.
+    test computes, time stands still. A thread of the application that was woken by the clock is given about 0.1 seconds
+    of real time to wait again or to end, more on a busy machine. Threads that are new, or busy with something else, do
+    not hold time up: if a thread computes while another waits, the waiting thread may time out. Without `auto_jump`
+    only `jump` moves time.
 
     It uses real threads, and is thread-safe. Locks that this process held before are still renewed in real time; what
     is left of their lease is right to a millisecond when the block begins. When the block is left, heartbeats of locks

@@ -20,6 +20,9 @@ PLACES: Final[dict[str, dict[str, Any]]] = {
     "account": {"aws_access_key_id": "another", "aws_secret_access_key": "another"},
 }
 
+#: The engines that have them, each with its other places: moto has Regions.
+OTHER_PLACES: Final = [*(("memory", kind) for kind in PLACES), ("moto", "region")]
+
 
 def inherit(base: Any, **options: Any) -> Any:
     """Return a class of a model with other options in its `Meta`, and nothing else."""

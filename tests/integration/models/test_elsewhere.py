@@ -11,29 +11,31 @@ from pynamodb.models import Model
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, LockLost
+from tests.engines.engine import running
 from tests.support.interval_models import Slot, SlotLocks, SlotTransactions, slots
 from tests.support.models import Account, Device, Locks, declare
 from tests.support.parties import held_elsewhere
-from tests.support.places import PLACES, inherit, tell_apart
+from tests.support.places import OTHER_PLACES, PLACES, inherit, tell_apart
 from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
+    from tests.engines.servers import Servers
 
 pytestmark = pytest.mark.core
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(params=OTHER_PLACES, ids="-".join)
+def place(request: pytest.FixtureRequest, servers: Servers) -> Iterator[dict[str, Any]]:
     """Where another table of the same name is."""
-    if not (engine.name == "memory" or (engine.is_moto and request.param == "region")):
-        pytest.skip("this engine is in one place")
-    tell_apart(engine, monkeypatch)
-    engine.bind(Account, Locks, Device, SlotLocks, SlotTransactions, Slot)
-    Account("a", balance=1).save()
-    return PLACES[request.param]
+    name, kind = request.param
+    with running(name, servers) as engine, pytest.MonkeyPatch.context() as patch:
+        tell_apart(engine, patch)
+        engine.bind(Account, Locks, Device, SlotLocks, SlotTransactions, Slot)
+        Account("a", balance=1).save()
+        yield PLACES[kind]
 
 
 @pytest.fixture

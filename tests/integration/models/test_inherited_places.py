@@ -14,27 +14,29 @@ from pynamodb.transactions import TransactGet
 from pynamo_locking import NamedLock, TransactWrite, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.contrib._frameworks import configure, reset
+from tests.engines.engine import running
 from tests.support.models import Account, Locks, declare
-from tests.support.places import PLACES, inherit, tell_apart
+from tests.support.places import OTHER_PLACES, PLACES, inherit, tell_apart
 from tests.support.transaction_models import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
+    from tests.engines.servers import Servers
 
 pytestmark = pytest.mark.core
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(params=OTHER_PLACES, ids="-".join)
+def place(request: pytest.FixtureRequest, servers: Servers) -> Iterator[dict[str, Any]]:
     """Where the class is; its base has an item "a" with 1 here."""
-    if not (engine.name == "memory" or (engine.is_moto and request.param == "region")):
-        pytest.skip("this engine is in one place")
-    tell_apart(engine, monkeypatch)
-    engine.bind(Account, Plain)
-    Account("a", balance=1).save()
-    return PLACES[request.param]
+    name, kind = request.param
+    with running(name, servers) as engine, pytest.MonkeyPatch.context() as patch:
+        tell_apart(engine, patch)
+        engine.bind(Account, Locks, Plain)
+        Account("a", balance=1).save()
+        yield PLACES[kind]
 
 
 @pytest.fixture
@@ -176,10 +178,9 @@ def test_a_plain_model_in_a_transaction_of_ours(place: dict[str, Any]) -> None:
 
 
 def test_tables_of_two_places(
-    place: dict[str, Any], engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command line checks both, although they have one name."""
-    engine.bind(Locks)
     named = {"Here": Locks, "There": inherit(Locks, **place)}
     for name, model in named.items():
         monkeypatch.setattr(sys.modules[__name__], name, model, raising=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -183,6 +184,28 @@ def test_two_classes_of_one_name_are_refused(way):
             call(second)
     assert call(first) == 1
     assert [call(made(rate, f"made({rate})")) for rate in (1, 2)] == [1, 2]
+
+
+def test_a_class_that_replaces_one_of_its_name(monkeypatch: pytest.MonkeyPatch):
+    """A cell of a notebook that is run again makes the class anew; an instance of the old one is still there."""
+    first, second = made(1, "Again"), made(2, "Again")
+    monkeypatch.setattr(sys.modules[__name__], "Again", first, raising=False)
+    assert first().own("o") == 1
+    monkeypatch.setattr(sys.modules[__name__], "Again", second)
+    assert second().own("o") == 1  # as after the end of a process: the same call
+    with pytest.raises(ConfigurationError, match="two classes"):
+        first().own("o")
+
+
+def test_two_classes_that_share_a_prefix():
+    """Whoever chooses the prefix of two classes chooses that they share their keys."""
+
+    class Charging:  # as the one above, and elsewhere
+        @idempotent(Calls, key="order_id", key_prefix="charge")
+        def prefixed(self, order_id: str) -> int:
+            return 7
+
+    assert [each.prefixed("o") for each in (Charging(), globals()["Charging"]())] == [7, 7]
 
 
 def test_a_class_that_is_made_again_has_its_results():

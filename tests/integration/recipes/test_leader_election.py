@@ -481,6 +481,7 @@ def test_the_cost_of_a_term(clock: VirtualClock) -> None:
     """1 write to begin, 1 to end, and none to ask."""
     with Locks.locked("scheduler", settings=APART):  # creates the row
         pass
+    clock.auto_jump = False  # however long this thread takes: no lease is renewed
     with count_requests() as counted, Locks.lead("scheduler", settings=APART) as campaign:
         term = elected(campaign)
         for _ in range(100):

@@ -360,26 +360,21 @@ def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) 
 
 
 def test_a_long_commit_waits_for_a_lock(few: None) -> None:
-    """A long transaction waits for the holder of an item's lock, and goes on when it is free."""
+    """A long transaction waits for the holder of an item's lock before its intent, and goes on when it is free."""
     purses(6)
-    held, is_waiting = threading.Event(), threading.Event()
-
     with VirtualClock() as clock:
+        another = clock.another_process()
 
-        def hold() -> None:
-            with Purse.locked("p5"):
-                held.set()
-                is_waiting.wait()
-                clock.sleep(5)
+        def release() -> None:
+            with another:
+                lock.release()
 
-        thread = threading.Thread(target=hold)
-        thread.start()
-        held.wait()
-        with transaction() as tx:
+        with on(where=lambda _: clock.elapsed > 0).before(release) as waited, transaction() as tx:
             for i in range(6):
                 tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1)])
-            is_waiting.set()
-        thread.join()
+            with another:
+                lock = Purse.locked("p3").acquire()
+    assert waited.hits
     assert {item.balance for item in Purse.scan(consistent_read=True)} == {101}
 
 

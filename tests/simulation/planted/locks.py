@@ -99,8 +99,9 @@ QUEUE: Final = (
         Search(_LONG, "NoEarlyEviction", "OneHolder"),
         Change(
             "_io/lock_requests.py",
-            "return _update(row, protocol.RELEASE,",
-            "entry_id = row.state(read(row, consistent=True)).entries[0].id\n    return _update(row, protocol.RELEASE,",
+            'return _update(row, "release the lock of", ',
+            "entry_id = row.state(read(row, consistent=True)).entries[0].id\n"
+            '    return _update(row, "release the lock of", ',
         ),
     ),
     bug(
@@ -142,7 +143,7 @@ QUEUE: Final = (
             "_io/lock_requests.py",
             '    given = {\n        "#me": entry.id,\n        ":entry": entry.stored(runtime.current.time_ms()),',
             '    count = protocol.Clause("attribute_exists(#l.#n)", "#l.#n[0] = #l.#n[0] + :one")\n'
-            '    ticket = row.state(_update(row, count, {":one": number(1)})).next_ticket - 1\n'
+            '    ticket = row.state(_update(row, "lock", count, {":one": number(1)})).next_ticket - 1\n'
             '    given = {\n        "#me": entry.id,\n'
             '        ":entry": entry.stored(runtime.current.time_ms(), ticket),',
         ),
