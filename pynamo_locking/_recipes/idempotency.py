@@ -251,7 +251,7 @@ class IdempotencyTable(NamedLock):
     def _remove_abandoned(cls, call: IdempotentCall, actions: list[Action]) -> None:
         """Evict the entry of a dead process, if it was not renewed, and write what callers are to find."""
         check_read_alone(cls, call.key, None)
-        lock_row, settings = handle_of(call._edit.lock).target.row, cls.lock_settings()
+        lock_row, settings = handle_of(call.lock).target.row, cls.lock_settings()
         row = cls.get(call.key, consistent_read=True)
         state = lock_record.trusted(lock_row, row.lock)
         if not state.entries:
