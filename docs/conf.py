@@ -73,7 +73,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"TracerProvider|MeterProvider|Flask|Request|Response|Starlette"),
     (r"py:.*", r"((Abstract)?(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
-    (r"py:.*", r"(\w*Action|(Number|Unicode)Attribute|BatchWrite|Condition|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
+    (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
+    (r"py:.*", r"(Number|Unicode)Attribute"),
     (r"py:.*", r"\w+(Error|Exception)"),
     # Private names, and type variables.
     (

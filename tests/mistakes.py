@@ -446,7 +446,7 @@ ROWS: Final = (
     (
         "a method that wraps one of ours passes for ours",
         "_models/attributes.py",
-        "return not any(function is ours for ours in _our_writes)",
+        "return function not in _our_writes",
         "return not _is_ours(function.__module__)",
         "integration/whole/test_own_saves.py::test_a_method_of_its_own_is_called_or_refused",
     ),

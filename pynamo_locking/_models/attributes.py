@@ -258,7 +258,7 @@ class PlacedMixin(_Base):
                 f"write Model last, as in `class {cls.__name__}(VersionedMixin, Model)`."
             )
         if _is_ours(cls.__module__):
-            _our_writes.extend(vars(cls)[name] for name in ("save", "update", "delete") if name in vars(cls))
+            _our_writes.update(vars(cls)[name] for name in ("save", "update", "delete") if name in vars(cls))
         replaced = _replaced_internals(cls)
         if replaced:
             raise ConfigurationError(
@@ -501,7 +501,7 @@ class PlacedMixin(_Base):
 
 
 #: The methods with which this package writes an item.
-_our_writes: Final[list[Any]] = []
+_our_writes: Final[set[Any]] = set()
 
 
 def has_own(model: PlacedMixin | type[PlacedMixin], name: str) -> bool:
@@ -512,7 +512,7 @@ def has_own(model: PlacedMixin | type[PlacedMixin], name: str) -> bool:
     """
     method = getattr(model, name)
     function = getattr(method, "__func__", method)
-    return not any(function is ours for ours in _our_writes)
+    return function not in _our_writes
 
 
 def _extent_of_key(model: type[Model], range_key: Any) -> LockMode:

@@ -579,9 +579,10 @@ class GuardedMixin(ReadingMixin):
     @override
     @classmethod
     def _get_connection(cls) -> TableConnection:
-        client.leave_connection_of_another_place(cls)
         connection = super()._get_connection()
         if vars(cls).get("_seen_connection") is not connection:  # it was replaced, or is the first
+            client.leave_connection_of_another_place(cls)
+            connection = super()._get_connection()
             cls._lock_attribute()  # refuses a model that can be locked and has no version, before its first request
             cls._see_connection(connection)
             cls._seen_connection = connection
