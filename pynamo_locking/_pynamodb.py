@@ -56,7 +56,9 @@ def is_connection_of_another_place(model: type[Model]) -> bool:
 
     PynamoDB uses it if the tables have one name. A connection that was set for the class itself is its own.
     """
-    owner: Any = next(base for base in model.__mro__ if "_connection" in vars(base))
+    owner: Any = next((base for base in model.__mro__ if "_connection" in vars(base)), None)
+    if owner is None:  # it is no model
+        return False
     mine, others = getattr(model, "Meta", None), getattr(owner, "Meta", None)
     if owner._connection is None or others is None or mine is others:
         return False

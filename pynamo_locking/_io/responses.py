@@ -312,11 +312,13 @@ def _shape_of(body: Any, operation_model: Any) -> Any:
 
 def _has_form(value: Any, shape: Any) -> bool:
     """Tell whether structures, lists and maps are where they belong. Within items, which may be large, nobody looks."""
+    if value is None:  # as if it were left out
+        return True
     match shape.type_name:
         case "structure":
             members = shape.members
             return isinstance(value, dict) and all(
-                value[name] is None or _has_form(value[name], members[name]) for name in value.keys() & members.keys()
+                _has_form(value[name], members[name]) for name in value.keys() & members.keys()
             )
         case "list":
             return isinstance(value, list) and all(_has_form(each, shape.member) for each in value)

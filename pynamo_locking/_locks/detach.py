@@ -185,7 +185,7 @@ class Attachment(Acquisition):
         gone = "replaced" if self._state.is_item_without_lock else "deleted"
         facts: dict[str, Any] = {"reason": "evicted" if self._state.exists else gone, "ticket": self._token.ticket}
         here, there = region_of(self._row.connection), self._token.region
-        if here != there and (found is None or found.token_id != self._token.id):
+        if there is not None and here != there and (found is None or found.token_id != self._token.id):
             # Not before: replicas of a global table with strong consistency have the same entries.
             return also(LockLost, ConfigurationError)(
                 f"{what} is not in the queue in {here}, and its token was made in {there}. If these are two tables, "

@@ -127,13 +127,15 @@ class LockedItem:
             DoesNotExist: there is no such item.
             ConfigurationError: the blocks share an instance of another class.
         """
-        image = self.image  # a write in another thread forgets it
-        if not self.is_current:
-            found = target.read() if image is None or target.is_elsewhere else target.model.from_raw_data(image)
-            versions.note(versions.present(found), read_under)
+        image, current = self.image, self.instance if self.is_current else None  # another thread may forget both
+        if current is None:
+            current = target.read() if image is None or target.is_elsewhere else target.model.from_raw_data(image)
+            versions.note(versions.present(current), read_under)
             if not self.is_current:  # else another thread has read it meanwhile
-                self.instance = found
-        return shared_as(target.model, self.instance, "by another block of its lock", "name one class in every block")
+                self.instance = current
+            shared = self.instance
+            current = current if shared is None else shared
+        return shared_as(target.model, current, "by another block of its lock", "name one class in every block")
 
     def refuse_expired(self, target: LockTarget[M]) -> None:
         """Raise `ItemNotFound` for the lock in an item that has expired."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from pynamodb.expressions.operand import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
     from pynamo_locking._io.lock_record import LockRow
-    from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._locks.held_lock import Acquirer, HeldEntry
 
 
 def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
@@ -261,32 +261,43 @@ def held_by_this_thread() -> list[HeldEntry]:
     return [each for each in every if each.ownership.is_held and each.thread_or_task[:2] == me]
 
 
-#: The entries that a context holds, and how many times it has acquired each.
-Held = dict["HeldEntry", int]
+class Acquisitions(NamedTuple):
+    """How many times an entry was acquired, in all and by each Lock object that is still there."""
+
+    times: int
+    by_handle: dict[Acquirer, int]
+
+
+#: The entries that a context holds.
+Held = dict["HeldEntry", Acquisitions]
 
 
 def held() -> Held:
     parts = context.held_by_context.get().values()
-    return {each: each.depth for part in parts for each in part if not each.ownership.is_over}
+    return {each: _acquisitions(each) for part in parts for each in part if not each.ownership.is_over}
+
+
+def _acquisitions(held: HeldEntry) -> Acquisitions:
+    by_handle = {each: each.depth for each in runtime.living(held.handles) if each.entry is held}
+    return Acquisitions(held.depth, by_handle)
 
 
 def release_all_since(before: Held, work: str) -> None:
     """Release what this context has acquired since and not released, and log `work`. Never raises."""
-    for entry, depth in held().items():
-        forgotten = depth - before.get(entry, 0)
-        if forgotten > 0:
+    for entry, now in held().items():
+        outer = before.get(entry, Acquisitions(0, {}))
+        if now.times > outer.times:
             logger.warning("%s was still held at the end of %s; it is released now", entry, work)
-            _give_back(entry, forgotten)
+            _give_back(entry, outer)
 
 
-def _give_back(held: HeldEntry, times: int) -> None:
-    handles = [each for each in reversed(runtime.living(held.handles)) if each.entry is held]
+def _give_back(held: HeldEntry, outer: Acquisitions) -> None:
+    """Take back all acquisitions but those of outer blocks."""
     with held.counting:
-        held.depth -= times
+        for handle, depth in _acquisitions(held).by_handle.items():
+            handle.depth = min(depth, outer.by_handle.get(handle, 0))
+        held.depth = min(held.depth, outer.times)
         is_last = held.depth == 0
-        for handle in handles:  # the latest first: those of outer blocks keep their acquisitions
-            forgotten = min(handle.depth, times)
-            handle.depth, times = handle.depth - forgotten, times - forgotten
     if is_last:  # else an outer block holds it as well
         context.remove(held)
         try:

@@ -595,7 +595,8 @@ def _refuse_unknown_options(model: type[PlacedMixin]) -> None:
             f"Meta.{unknown} of {model.__name__} is no option of PynamoDB or pynamo_locking, and would be ignored: "
             f"{meant} The name of an option of your own begins with an underscore."
         )
-    its = _OPTIONS[getattr(model, "_kind", "")]
+    kinds_of_ours = (vars(base).get("_kind", "") for base in model.__mro__ if _is_ours(base.__module__))
+    its = _OPTIONS[next(filter(None, kinds_of_ours), "")]
     # A Meta from which others are derived may say something for several kinds.
     own = () if meta is None else vars(meta)
     foreign = next((name for name in own if name in known - META_NAMES - its.names), None)

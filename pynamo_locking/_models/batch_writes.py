@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from pynamodb.constants import ITEM
 from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import Self, TypeVar, override
 
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
-    from pynamodb.models import Model
 
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._writes.write import Write
@@ -324,7 +324,10 @@ class TransactWrite(PynamoTransactWrite):
 
     def _join(self, model: type[Model]) -> None:
         """Refuse a model whose table is in another place than that to which the connection sends."""
-        client.leave_connection_of_another_place(model)
+        if not issubclass(model, Model):
+            raise ConfigurationError(f"a TransactWrite writes items of models, and {model.__name__} is none.")
+        if not issubclass(model, GuardedMixin):  # others have it looked at by themselves
+            client.leave_connection_of_another_place(model)
         refuse_elsewhere(self._connection, model)
 
     def _writer_of(self, model: Model) -> Writer | None:

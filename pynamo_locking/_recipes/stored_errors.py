@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def _is_alike(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_is_alike, one, other))
     if type(one).__eq__ is _NO_EQUALITY:
         return one is other or _is_alike(_shown_by(one), _shown_by(other))
-    return bool(one == other)
+    is_no_number = isinstance(one, float) and math.isnan(one) and math.isnan(other)
+    return bool(one == other) or is_no_number
 
 
 def why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializer: Serializer) -> str:
@@ -88,5 +90,6 @@ def why_not_again(error: Exception, kinds: tuple[type[Exception], ...], serializ
         return str(failure)
     if other is None:
         return ""
-    differs = f"whose {other} is {would_show.get(other)!r:.80}, and not {shown[other]!r:.80}"
+    would_be, was = (f"{each.get(other)!r:.80}" for each in (would_show, shown))
+    differs = f"whose {other} is {would_be}, and not {was}" if would_be != was else f"whose {other} has other types"
     return f"a repeat would raise {again!r:.80}, {differs}"

@@ -397,7 +397,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
             refused_by=write.model_and_key,
             cause=cause,
         )
-    why = why_misplaced(write.item, image) or "its condition was not met."
+    why = (why_misplaced(write.item, image) if write.operation is SAVE else "") or "its condition was not met."
     if flaw is not None and write.part.is_checked:
         why = flaw
     elif write.unique_rows is not None and not write.unique_rows.is_of(image):

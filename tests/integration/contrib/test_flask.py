@@ -79,6 +79,23 @@ def test_a_block_that_a_request_leaves_open_inside_of_another_one(app, client):
     assert Account.lock_state("a-1").entries == ()
 
 
+def test_a_forgotten_acquisition_beside_others_of_the_test(app, client):
+    """What Lock objects outside have acquired before stays theirs, whichever of them the request has used."""
+    one, other = Account.locked("a-1"), Account.locked("a-1")
+
+    @app.get("/")
+    def leave():
+        one.acquire()
+        return "left"
+
+    with one, other:
+        assert client.get("/").text == "left"
+        other.release()
+        assert one.is_held
+        other.acquire()
+    assert Account.lock_state("a-1").entries == ()
+
+
 def test_a_lock_of_a_request_that_aborts(app, client, caplog):
     """Is released too."""
 

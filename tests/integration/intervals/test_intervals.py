@@ -460,6 +460,17 @@ def test_edit_does_not_get_round_the_guard(in_memory):
     assert Lease.get("o", "a").after == "c"
 
 
+@pytest.mark.parametrize("write", ["delete", "update"])
+def test_a_condition_that_is_false_beside_a_changed_end(in_memory, write):
+    """These writes do not touch the interval: the error speaks of the condition."""
+    [row] = slots((10, 20))
+    row.save()
+    row.end = 30
+    false = Slot.note == "x"
+    with pytest.raises(Conflict, match="its condition was not met"):
+        row.delete(false) if write == "delete" else row.update([Slot.note.set("y")], false)
+
+
 def test_a_row_moves_under_its_own_lock(in_memory):
     """The moved row is not under that lock any more, wherever it was kept."""
     Slot.intervals.insert_disjoint(slots((10, 20)))

@@ -223,3 +223,12 @@ def test_a_value_of_a_decorator_that_does_not_exist(decorate: Any) -> None:
     """It is refused where the function is declared, not at its first call."""
     with pytest.raises(ConfigurationError, match="isolation"):
         decorate(isolation="serialisable")
+
+
+@pytest.mark.parametrize("kind", ["order", UnicodeAttribute(), property(lambda self: "order")])
+def test_a_model_with_a_kind_of_its_own(kind: object) -> None:
+    """The kinds of models that options are for are those of our classes."""
+    made: Any = type("Order", (VersionedMixin, Model), {"Meta": meta("orders"), "_kind": kind})
+    assert made.Meta.table_name == "orders"
+    with pytest.raises(ConfigurationError, match=r"Mine is a NamedLock"):
+        type("Mine", (NamedLock,), {"Meta": type("Meta", (), {"table_name": "t", "unique": ("x",)}), "_kind": "order"})

@@ -33,6 +33,14 @@ def test_ours_leaves_the_list_of_actions(transacted):
     assert (ours.get("a").total, ours.get("b").total) == (3, 1)
 
 
+@pytest.mark.parametrize("item", [None, "a", object()])
+def test_ours_refuses_what_is_no_item(engine, item):
+    """Such as what a lookup has not found."""
+    stock = engine.bind(document(STOCK))
+    with pytest.raises(ConfigurationError, match="writes items of models"):
+        TransactWrite(connection=connection_of(stock)).save(item)
+
+
 def test_ours_leaves_the_list_of_an_unversioned_model(engine):
     """Nor does a model without a version, or PynamoDB's model in our transaction, get its list changed."""
     doc = engine.bind(document(STOCK))

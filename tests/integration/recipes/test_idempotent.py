@@ -95,6 +95,12 @@ class Dated(Declined):
     why: str = field(kw_only=True)
 
 
+class Wording(str):
+    """A text that JSON takes for a plain one."""
+
+    __slots__ = ()
+
+
 class Slotted(Declined):
     """Keeps a fact where `vars` does not show it."""
 
@@ -355,6 +361,7 @@ def test_a_repeat_raises_what_the_first_call_raised(calls_anywhere, way, error):
         (Refused("o-1", ("too", "late")), r"whose why is \['too', 'late'\], and not \('too', 'late'\)"),
         (Listed(lines=("a", "b")), "whose lines is"),
         (Listed(lines={1: "a"}), "whose lines is"),
+        (Declined(Wording("x")), r"whose args has other types"),
         (caused(), "whose text is 'because of None', and not"),
     ],
 )
@@ -366,6 +373,14 @@ def test_an_error_that_a_repeat_cannot_raise_is_refused_when_it_is_stored(calls_
     assert refused.value.__cause__ is error
     with Calls.call("k", **terms) as call:
         assert not call.is_repeated
+
+
+@pytest.mark.core
+def test_an_error_with_a_value_that_is_not_equal_to_itself(calls_anywhere):
+    """JSON of Python knows NaN."""
+    for _ in range(2):
+        with pytest.raises(Declined, match="nan"), calls_anywhere.call("k", store_errors=(Declined,)):
+            raise Declined([float("nan")])
 
 
 @pytest.mark.core

@@ -131,6 +131,11 @@ def test_a_response_without_items(clients: list[Client], body: Any) -> None:
     both(clients, "update_item", body, **KEY)
 
 
+def test_a_list_with_nothing_in_it(clients: list[Client]) -> None:
+    """Botocore takes it for one that was left out."""
+    both(clients, "transact_get_items", {"Responses": [None]}, TransactItems=[{"Get": KEY}])
+
+
 #: What some proxy answers, and no DynamoDB.
 PAGES = [b"<html>", b"gesperrt f\xfcr Sie", b"[1]", b"1", b'"x"', b"null", b"[" * 100_000]
 PAGES += [
