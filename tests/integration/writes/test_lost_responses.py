@@ -155,6 +155,8 @@ def test_evicting(account):
 GUARDED = {
     "save": lambda item: item.save(),
     "update": lambda item: item.update([Account.balance.add(1)]),
+    # Only the number of the write tells its second copy.
+    "update-without-version": lambda item: item.update([Account.balance.add(1)], add_version_condition=False),
 }
 
 
