@@ -14,7 +14,7 @@ from pynamo_locking._core.dynamodb import TABLE_EXISTS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import GUARD_PREFIX, OwnKeys
 from pynamo_locking._io import client, lock_record, responses, runtime, transaction_record
-from pynamo_locking._io.model_doors import also_stored_of, lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import also_stored_of, creates_item, lock_attribute_of, own_keys_of
 from pynamo_locking._io.responses import has_foreign
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
@@ -165,7 +165,7 @@ def probe(model: type[Model], patience_s: float) -> PynamoDBException | None:
 def flaw_of(model: Any, image: Image) -> str | None:
     """Return what is wrong with a row of locks or transactions; None if it is sound."""
     try:
-        if not _is_of_locks(model):
+        if not creates_item(model):
             table = transaction_record.record_table_of(model)
             transaction_record.record_in(table.row(image), table)
             return None
@@ -178,7 +178,7 @@ def flaw_of(model: Any, image: Image) -> str | None:
 def is_strange(model: Any, image: Image) -> bool:
     """Tell whether a row belongs to another program, or has undeclared attributes."""
     is_guard = _name(model, image).startswith(GUARD_PREFIX) and "version" in image
-    if not _is_of_locks(model):
+    if not creates_item(model):
         return not (is_guard or {transaction_record.PRIORITY, transaction_record.CONTENT} & image.keys())
     if has_foreign(model, image):
         return not is_guard
@@ -187,11 +187,7 @@ def is_strange(model: Any, image: Image) -> bool:
 
 
 def has_lock(model: Any, image: Image) -> bool:
-    return _is_of_locks(model) and not has_foreign(model, image)
-
-
-def _is_of_locks(model: Any) -> bool:
-    return bool(getattr(model, "_lock_creates_item", False))
+    return creates_item(model) and not has_foreign(model, image)
 
 
 def _name(model: Any, image: Image) -> str:

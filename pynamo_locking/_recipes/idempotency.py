@@ -673,7 +673,7 @@ def idempotent(  # noqa: PLR0913 - options
 
     Of a method, the name that begins its keys also has the class that it is called for, if that is a subclass: what one
     subclass has done is not done for another one. A static method is called for no class. Two classes that have one
-    module and one qualified name, such as a function makes, are refused: give each a ``__qualname__`` of its own. All
+    module and one qualified name, such as a function makes, are refused: give each its own ``__qualname__``. All
     instances of a class share its keys. If they are configured differently, such as for two accounts, let the key say
     so: ``key=lambda self, order_id: f"{self.account}/{order_id}"``.
 
@@ -767,7 +767,7 @@ def _refuse_namesake(table: type, begin: str, its_class: type) -> None:
         if _called_for.setdefault(place, its_class) is not its_class:
             raise ConfigurationError(
                 f"there are two classes {_full_name(its_class)}, and each would get the results of the other one from "
-                f"{begin}. Give each a name of its own: set the __qualname__ of the class."
+                f"{begin}. Give each its own name: set the __qualname__ of the class."
             )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from pynamodb.connection import Connection
 
+from tests.engines.engine import running
 from tests.engines.memory import TappedMemory
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
     from tests.engines.engine import Engine
+    from tests.engines.servers import Servers
 
 #: What the `Meta` of a model in the other place says.
 PLACES: Final[dict[str, dict[str, Any]]] = {
@@ -24,12 +28,21 @@ PLACES: Final[dict[str, dict[str, Any]]] = {
 OTHER_PLACES: Final = [*(("memory", kind) for kind in PLACES), ("moto", "region")]
 
 
+@contextmanager
+def another_place(servers: Servers, name: str, kind: str, *models: Any) -> Iterator[dict[str, Any]]:
+    """Run an engine with tables of these models, and yield what a `Meta` says in its other place."""
+    with running(name, servers) as engine, pytest.MonkeyPatch.context() as patch:
+        _tell_apart(engine, patch)
+        engine.bind(*models)
+        yield PLACES[kind]
+
+
 def inherit(base: Any, **options: Any) -> Any:
     """Return a class of a model with other options in its `Meta`, and nothing else."""
     return type("There", (base,), {"Meta": type("Meta", (base.Meta,), options)})
 
 
-def tell_apart(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def _tell_apart(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine have a database for each place, as AWS has."""
     memory = engine._memory
     if memory is None:  # moto has one for each Region

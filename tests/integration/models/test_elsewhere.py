@@ -11,11 +11,10 @@ from pynamodb.models import Model
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from tests.engines.engine import running
 from tests.support.interval_models import Slot, SlotLocks, SlotTransactions, slots
 from tests.support.models import Account, Device, Locks, declare
 from tests.support.parties import held_elsewhere
-from tests.support.places import OTHER_PLACES, PLACES, inherit, tell_apart
+from tests.support.places import OTHER_PLACES, PLACES, another_place, inherit
 from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
@@ -30,12 +29,9 @@ pytestmark = pytest.mark.core
 @pytest.fixture(params=OTHER_PLACES, ids="-".join)
 def place(request: pytest.FixtureRequest, servers: Servers) -> Iterator[dict[str, Any]]:
     """Where another table of the same name is."""
-    name, kind = request.param
-    with running(name, servers) as engine, pytest.MonkeyPatch.context() as patch:
-        tell_apart(engine, patch)
-        engine.bind(Account, Locks, Device, SlotLocks, SlotTransactions, Slot)
+    with another_place(servers, *request.param, Account, Locks, Device, SlotLocks, SlotTransactions, Slot) as place:
         Account("a", balance=1).save()
-        yield PLACES[kind]
+        yield place
 
 
 @pytest.fixture

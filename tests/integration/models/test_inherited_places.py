@@ -14,9 +14,8 @@ from pynamodb.transactions import TransactGet
 from pynamo_locking import NamedLock, TransactWrite, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.contrib._frameworks import configure, reset
-from tests.engines.engine import running
 from tests.support.models import Account, Locks, declare
-from tests.support.places import OTHER_PLACES, PLACES, inherit, tell_apart
+from tests.support.places import OTHER_PLACES, another_place, inherit
 from tests.support.transaction_models import Plain
 
 if TYPE_CHECKING:
@@ -31,12 +30,9 @@ pytestmark = pytest.mark.core
 @pytest.fixture(params=OTHER_PLACES, ids="-".join)
 def place(request: pytest.FixtureRequest, servers: Servers) -> Iterator[dict[str, Any]]:
     """Where the class is; its base has an item "a" with 1 here."""
-    name, kind = request.param
-    with running(name, servers) as engine, pytest.MonkeyPatch.context() as patch:
-        tell_apart(engine, patch)
-        engine.bind(Account, Locks, Plain)
+    with another_place(servers, *request.param, Account, Locks, Plain) as place:
         Account("a", balance=1).save()
-        yield PLACES[kind]
+        yield place
 
 
 @pytest.fixture
