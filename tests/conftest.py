@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import itertools
 import locale
 import os
 import re
@@ -47,6 +48,10 @@ ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
 
 #: What `make test` leaves to `make test-all`: other processes, real time, and what takes long.
 EXTENDED: Final = ("alone", "interrupts", "processes", "slow", "waits")
+
+#: A full collection takes 30 ms.
+TESTS_A_COLLECTION: Final = 50
+_ended = itertools.count(1)
 
 
 def engines(names: list[str]) -> list[Any]:
@@ -159,6 +164,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         measuring.start()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Collect now and then what tests have dropped with their fixtures, and what lived longer than one collection.
+
+    The collections of `surroundings` leave it. With each test a process would have more open connections.
+    """
+    if next(_ended) % TESTS_A_COLLECTION == 0:
+        gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import select
 import socket
 import struct
 import threading
@@ -387,7 +386,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault in {Fault.RESET_BEFORE, Fault.RESET_AFTER}:
             self._server.reset(self.connection)
         elif fault is not None and fault.is_slow:
-            select.select([self.connection], [], [], LIMIT_S)  # readable: the client has hung up
+            self.connection.settimeout(LIMIT_S)
+            with suppress(OSError):
+                self.connection.recv(1)  # nothing: the client has hung up
 
     @override
     def log_message(self, format: str, *args: Any) -> None:

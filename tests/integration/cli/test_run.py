@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -60,6 +60,8 @@ class Ear:
         os.mkfifo(path)
         self.path = str(path)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._readable = selectors.DefaultSelector()
+        self._readable.register(self._descriptor, selectors.EVENT_READ)
         self._heard = b""
         self._is_over = False
 
@@ -84,7 +86,7 @@ class Ear:
         assert self._heard, "no program was there yet"
         self._is_over = False
         while not self._is_over:
-            assert select.select([self._descriptor], [], [], PATIENCE)[0], "a program is still there"
+            assert self._readable.select(PATIENCE), "a program is still there"
             self._listen()
 
     def close(self) -> None:
@@ -93,6 +95,7 @@ class Ear:
             if line.startswith("up "):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(int(line.split()[1]), signal.SIGKILL)
+        self._readable.close()
         os.close(self._descriptor)
 
 

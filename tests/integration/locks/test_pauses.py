@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import pytest
 
 from pynamo_locking import LockSettings
 from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
-from tests.support.workers import Beside, Plain, Versioned, crew, until, until_next_beat, until_over, until_queued
+from tests.support.workers import Beside, Plain, Versioned, crew, until_next_beat, until_over, until_queued
 
 pytestmark = [pytest.mark.waits, pytest.mark.processes]
 
@@ -110,16 +109,6 @@ def test_waiter_that_was_passed(real_engine, model):
     assert model.lock_state("a").entries == ()
 
 
-def until_in_the_middle(model: Any, key: str) -> int:
-    """Wait until one caller of a block is served, the next one holds the lock, and two wait; return its ticket."""
-
-    def ticket() -> int | None:
-        entries = model.lock_state(key).entries
-        return entries[0].ticket if entries and entries[0].callers == 3 else None
-
-    return until(ticket, "an entry that stands for three callers") or 0
-
-
 def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engine):
     """The others go on after the lease. In the process that wakes up the holder has lost, and the others get a turn."""
     with crew(real_engine, 3, *bind(real_engine, Plain, "a")) as [killed, paused, others]:
@@ -127,8 +116,10 @@ def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engin
         tickets, last = dict[str, int](), 0
         for worker, key in ((killed, "a"), (paused, "b")):
             worker.call("line_up", Plain, key, 4, stops_at=1, settings=SHARED)
-            tickets[key] = until_in_the_middle(Plain, key)
-            worker.call("until_one_stops")  # the entry is stored before the caller has heard of it
+            worker.call("until_one_stops")  # the first is served, the second holds the lock, two wait
+            entries = Plain.lock_state(key).entries
+            assert sum(entry.callers for entry in entries) == 3
+            tickets[key] = entries[0].ticket
         killed.kill()
         paused.pause()
         for key, ticket in tickets.items():

@@ -7,7 +7,6 @@ is an `Exception` it takes for an error of the network, and would repeat the req
 from __future__ import annotations
 
 import json
-import select
 import signal
 import threading
 from contextlib import suppress
@@ -89,7 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
         status, answer = (200, {}) if is_silent and not service.is_served else service.serve(operation, body)
         if is_silent:
             signal.pthread_kill(service.main, signal.SIGUSR1)
-            select.select([self.connection], [], [], 20)  # readable: the client has hung up
+            self.connection.settimeout(20)
+            with suppress(OSError):
+                self.connection.recv(1)  # nothing: the client has hung up
             return
         sent = json.dumps(answer, default=lambda moment: moment.timestamp()).encode()
         with suppress(OSError):
