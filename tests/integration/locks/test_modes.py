@@ -194,10 +194,10 @@ async def test_downgrade(account_anywhere, way):
             until_waiting(account, "a")
             lock.item.update([Account.balance.add(1)])
             await way.call(lock, "downgrade")
-            with count_requests() as counted:
+            assert entered.wait(60)
+            with count_requests() as counted:  # the reader waits no more, so it sends nothing
                 await way.call(lock, "downgrade")
             assert counted.total == 0
-            assert entered.wait(60)
             assert lock.is_held
             assert not await way.is_free(account.locked("a"))
             with pytest.raises(ConfigurationError, match="acquire it exclusively"):
