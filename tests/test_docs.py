@@ -292,6 +292,18 @@ def test_each_page_can_be_found() -> None:
     assert {path: place for path, place in places.items() if place not in once} == {}
 
 
+@pytest.mark.parametrize("page", ["index", "internals"])
+def test_a_page_is_called_by_its_title(page: str) -> None:
+    """In the lists of pages; without what follows a colon, or stands in parentheses."""
+    lists = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    links = re.findall(r"^\* \[(.*)\]\((\S+\.md)\)", lists, re.MULTILINE)
+    titles = {
+        path: re.findall(r"^# (.*?)(?:: .*| \(.*)?$", without_code(DOCS / path), re.MULTILINE) for _, path in links
+    }
+    assert len(links) > 10
+    assert [(name, titles[path]) for name, path in links if titles[path] != [name]] == []
+
+
 def test_every_error_stands_in_the_table_of_errors() -> None:
     """docs/reference/errors.md says of each error what its catcher knows and may do."""
     text = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
