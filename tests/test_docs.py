@@ -292,18 +292,6 @@ def test_each_page_can_be_found() -> None:
     assert {path: place for path, place in places.items() if place not in once} == {}
 
 
-@pytest.mark.parametrize("page", ["index", "internals"])
-def test_a_page_is_called_by_its_title(page: str) -> None:
-    """In the lists of pages; without what follows a colon, or stands in parentheses."""
-    lists = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    links = re.findall(r"^\* \[(.*)\]\((\S+\.md)\)", lists, re.MULTILINE)
-    titles = {
-        path: re.findall(r"^# (.*?)(?:: .*| \(.*)?$", without_code(DOCS / path), re.MULTILINE) for _, path in links
-    }
-    assert len(links) > 10
-    assert [(name, titles[path]) for name, path in links if titles[path] != [name]] == []
-
-
 def test_every_error_stands_in_the_table_of_errors() -> None:
     """docs/reference/errors.md says of each error what its catcher knows and may do."""
     text = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
@@ -326,6 +314,15 @@ def test_every_key_of_meta_stands_in_its_table() -> None:
                 declare("Any", base, **{name: 2_592_000 if name.startswith("keep_") else None})
                 unheard.discard(name)
     assert unheard == set()
+
+
+def test_explanations_and_reference_are_called_by_their_titles() -> None:
+    """In the lists of pages, on the landing page and on that of internals."""
+    lists = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in ("index.md", "internals.md"))
+    links = re.findall(r"^\* \[(.*)\]\(((?:explanation|reference|benchmarks)/\S+\.md)\)", lists, re.MULTILINE)
+    titles = {path: (DOCS / path).read_text(encoding="utf-8").partition("\n")[0] for _, path in links}
+    assert len(links) > 20
+    assert [(name, titles[path]) for name, path in links if titles[path] != f"# {name}"] == []
 
 
 def test_links_lead_to_files() -> None:
