@@ -316,6 +316,15 @@ def test_every_key_of_meta_stands_in_its_table() -> None:
     assert unheard == set()
 
 
+def test_explanations_and_reference_are_called_by_their_titles() -> None:
+    """In the lists of pages, on the landing page and on that of internals."""
+    lists = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in ("index.md", "internals.md"))
+    links = re.findall(r"^\* \[(.*)\]\(((?:explanation|reference|benchmarks)/\S+\.md)\)", lists, re.MULTILINE)
+    titles = {path: (DOCS / path).read_text(encoding="utf-8").partition("\n")[0] for _, path in links}
+    assert len(links) > 20
+    assert [(name, titles[path]) for name, path in links if titles[path] != f"# {name}"] == []
+
+
 def test_links_lead_to_files() -> None:
     """A relative link names a file that exists, and an anchor in it names one of its headings."""
     targets = [(page, link or named) for page in PAGES for link, named in LINK.findall(without_code(page))]

@@ -1,7 +1,7 @@
 """The ticket scheme of the first seed, done literally.
 
 Source: seed 000 (Formidable, "Distributed Locking in DynamoDB", 30 June 2020), its code and its text. It is **not
-safe**: between number and row a process is invisible (docs/explanation/compared.md).
+safe**: between number and row a process is invisible (docs/explanation/alternatives.md).
 
 1. Take a number: UpdateItem of one counter for all locks (``ticket-master``, ``current``), on condition that it
    exists. If refused: PutItem with 1, on condition that it does not exist. If refused: the UpdateItem again.

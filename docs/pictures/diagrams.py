@@ -97,6 +97,19 @@ class Picture:
         for k, (kind, label) in enumerate(entries):
             self.box(x + (width + 8) * k, y, width, 34, kind, label)
 
+    def cases(self, y: float, *rows: tuple[tuple[str, ...], str, tuple[str, ...]], labels: tuple[str, str]) -> None:
+        """Draw one below the other: of each its lines, and the kind and the lines of what it leads to."""
+        yes, no = labels
+        for k, (lines, kind, result) in enumerate(rows):
+            top = y + 92 * k
+            self.box(16, top, 214, 58, "stored", *lines)
+            self.text(250, top + 12, yes, "note", "m")
+            self.arrow(230, top + 29, 274, top + 29)
+            self.box(274, top, 150, 58, kind, *result)
+            if no:
+                self.text(133, top + 75, no, "note")
+                self.arrow(123, top + 58, 123, top + 92)
+
     def legend(self, y: float, *kinds: str) -> None:
         """Say what the colours mean."""
         for k, kind in enumerate(kinds):
@@ -481,6 +494,81 @@ def demo() -> Picture:
     return picture
 
 
+def choice() -> Picture:
+    """Which of version, lock, once, idempotent and transaction."""
+    picture = Picture(
+        530,
+        "Which of them do I need?",
+        "Ask from top to bottom; the first yes decides. Must a repeated call or message count once? Use idempotent. "
+        "Must a job run once in each period? Use once. Must several items change together? Use a transaction. Do many "
+        "callers want one item at the same time, or is the work long? Use a lock: edit or locked. Otherwise use a "
+        "version.",
+    )
+    picture.text(20, 24, "What do I need? The first yes decides.", shape="b")
+    picture.cases(
+        48,
+        (("a repeated call or", "message counts once"), "holder", ("@idempotent",)),
+        (("a job runs once", "in each period"), "holder", ("once",)),
+        (("several items", "change together"), "holder", ("transaction",)),
+        (("many callers want one", "item, or for long"), "holder", ("a lock: edit,", "locked")),
+        labels=("yes", "no"),
+    )
+    picture.box(16, 416, 214, 40, "holder", "a version")
+    picture.text(20, 488, "They work together: a model can have a")
+    picture.text(20, 510, "version and a lock, and be in transactions.")
+    return picture
+
+
+def entry() -> Picture:
+    """The states of an entry."""
+    picture = Picture(
+        600,
+        "The states of an entry in the queue",
+        "An entry waits until no entry ahead conflicts with it; a caller that gives up removes it. Then it holds the "
+        "lock. A release removes it, or stores the entry of the next caller of the process. Detach stores an entry "
+        "with a token. Without a renewal for a lease and 5 percent, or if an operator breaks the lock, it is removed, "
+        "and the holder gets LockLost.",
+    )
+    picture.box(16, 16, 408, 34, "waiter", "waiting: it has a ticket, and is renewed")
+    picture.arrow(123, 50, 123, 96)
+    picture.text(139, 74, "no entry ahead conflicts with it")
+    picture.box(16, 96, 408, 34, "holder", "holding: it is renewed by the heartbeat")
+    picture.text(20, 162, "How it leaves the queue", shape="b")
+    picture.cases(
+        182,
+        (("release, or the last", "save of an edit"), "stored", ("removed",)),
+        (("release, and a caller", "of the process waits"), "stored", ("entry of the", "next caller")),
+        (("detach",), "holder", ("entry of the", "token")),
+        (("no renewal for a lease", "and 5 %, or broken"), "refused", ("evicted:", "LockLost")),
+        labels=("", ""),
+    )
+    picture.text(20, 566, "A waiter that gives up removes its entry.")
+    return picture
+
+
+def on_call() -> Picture:
+    """What to do about a lock that nobody gets."""
+    picture = Picture(
+        520,
+        "On call: callers do not get a lock",
+        "Look at locks show. If there is an intent, a transaction has the item: look at tx show. If it says dead "
+        "holder, the lease has ended, and the next waiter evicts the holder: do nothing. If the owner still works, "
+        "wait. If the owner hangs, end its process, or break the lock. Otherwise the lock is free.",
+    )
+    picture.text(20, 24, "pynamo-locking locks show KEY", shape="b")
+    picture.cases(
+        48,
+        (("it shows an intent",), "intent", ("tx show ID,", "tx recover ID")),
+        (("it shows a", "dead holder"), "waiter", ("nothing: a", "waiter evicts it")),
+        (("its owner runs,", "and makes progress"), "holder", ("wait, or raise", "wait=")),
+        (("its owner hangs",), "refused", ("end its process,", "or locks break")),
+        labels=("yes", "no"),
+    )
+    picture.box(16, 416, 214, 40, "stored", "no holder: it is free")
+    picture.text(20, 490, "A broken lock gives its holder LockLost.")
+    return picture
+
+
 PICTURES: Final = {
     "demo.svg": demo,
     "paused-holder.svg": paused_holder,
@@ -490,6 +578,9 @@ PICTURES: Final = {
     "long-commit.svg": long_commit,
     "clocks.svg": clocks,
     "tables.svg": tables,
+    "choice.svg": choice,
+    "entry.svg": entry,
+    "on-call.svg": on_call,
 }
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_unprotected_loses_updates(contend, monkeypatch):
 
 
 def test_ticket_scheme_lets_two_in(contend):
-    """The order of requests in docs/explanation/compared.md, on the scheme as it is measured."""
+    """The order of requests in docs/explanation/alternatives.md, on the scheme as it is measured."""
     scheme = contend("ticket scheme (2020)")
     scheme.create([KEY])
     first, second = scheme.take_number(), scheme.take_number()

@@ -138,7 +138,7 @@ def test_figures_in_the_text_are_those_of_the_results() -> None:
     """Times of measurements, in pages that compare."""
     results = page("benchmarks/results/locks.md")
     [times] = re.findall(
-        r"one machine takes \[(\d+) to (\d+) ms\].* and (\d+) in PostgreSQL", page("docs/explanation/compared.md")
+        r"one machine takes \[(\d+) to (\d+) ms\].* and (\d+) in PostgreSQL", page("docs/explanation/alternatives.md")
     )
     rows = re.findall(
         r"^\| (?:locked\(\) in|NamedLock|PostgreSQL).*\| (?:100|-) \|.*\| ([\d.]+) \| [\d.]+ \|$", results, re.MULTILINE
