@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynamodb.attributes
 import pytest
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 import pynamo_locking
@@ -148,7 +147,7 @@ def names() -> dict[str, Any]:
     modules = (exceptions, intervals, recipes, pynamo_locking_testing, transactions, pynamo_locking)
     names = {name: value for name, value in vars(pynamodb.attributes).items() if not name.startswith("_")}
     names |= {name: getattr(module, name) for module in modules for name in module.__all__}
-    names |= {"Connection": Connection, "Model": Model, "events": events, "pytest": pytest, "timedelta": timedelta}
+    names |= {"Model": Model, "events": events, "pytest": pytest, "timedelta": timedelta}
     exec(MODELS, names)
     return names
 
