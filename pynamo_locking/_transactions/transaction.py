@@ -83,9 +83,10 @@ def _logging(callback: Callable[[], object], error: BaseException) -> None:
 
 
 class Savepoint:
-    """A state of a transaction to which it can roll back; `check_open` raises once the transaction has ended."""
+    """A state of a transaction to which it can roll back. Made by `Transaction.savepoint`."""
 
     def __init__(self, items: TransactionItems, check_open: Callable[[], None]) -> None:
+        """Save the state; `check_open` raises once the transaction has ended."""
         self._items = items
         self._check_open = check_open
         self._saved = {key: item.saved() for key, item in items.by_key.items() if not item.is_unused}
