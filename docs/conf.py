@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.pycode import ModuleAnalyzer
 
+from pynamo_locking._core.transactions import AbortReason
 from pynamo_locking._core.write_outcome import Resolution
 from pynamo_locking._recipes.idempotency import OnAbandoned
 from pynamo_locking_testing.faults import ThrottlingLimit
@@ -126,10 +127,18 @@ def describe_property(_app: Sphinx, what: str, _name: str, _obj: object, _option
 
 
 #: Private names of choices, which are shown in their place.
-LITERALS = {"OnAbandoned": OnAbandoned, "Resolution": Resolution, "ThrottlingLimit": ThrottlingLimit}
+LITERALS = {
+    "AbortReason": AbortReason,
+    "OnAbandoned": OnAbandoned,
+    "Resolution": Resolution,
+    "ThrottlingLimit": ThrottlingLimit,
+}
+#: And those for which another type is shown below.
+PRIVATE = r"Block|CommitPath|Duration|Edit|GuardedMixin|LambdaContext|LockMode|Once|Seconds|Serializer|WriteIntent"
 
 #: How signatures are read by people: patterns, and what stands there instead.
 PLAIN = {
+    rf"~?\bpynamo_locking\.[\w.]+\.(?=(?:{'|'.join(LITERALS)}|{PRIVATE})\b)": "",
     r"~?\b(typing|datetime|collections\.abc|contextlib)\.(?=[A-Z]|timedelta)": "",
     r"(\*\*\w+): Unpack\[\w+\]": r"\1",
     r"(?<=\w): Any(?=[,)])": "",
@@ -140,8 +149,9 @@ PLAIN = {
     r"\bOnce\[Self\]": "ContextManager[OnceRun]",
     r"\b(Block|Edit)\[": "ContextManager[",
     r"\b_R\b": "Self",
-    r"~?\b(pynamo_locking\.[\w.]+\.)?GuardedMixin\b": "Model",
-    r"~?\b(pynamo_locking\.[\w.]+\.)?CommitPath\b": "str",
+    r"\bGuardedMixin\b": "Model",
+    r"\bCommitPath\b": "str",
+    r"\b(LockMode|WriteIntent)\b": "object",
     r": (Serializer|LambdaContext \| None) = ": "=",
     r"\b_request\b": "request",
     **{rf"\b{name}\b": str(alias).removeprefix("typing.") for name, alias in LITERALS.items()},

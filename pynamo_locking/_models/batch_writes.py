@@ -180,6 +180,13 @@ class TransactWrite(PynamoTransactWrite):
         consistent with what they read, and together violate a rule (write skew). An item that the transaction also
         writes, with its version, needs no extra check.
 
+        Example::
+
+            source, target = Account.get("a-1"), Account.get("a-2")
+            with TransactWrite() as tx:
+                tx.check(source)  # only read
+                tx.update(target, [Account.balance.add(10)])
+
         Args:
             item: an instance whose model has a version. For a new instance, the item must be absent.
 
