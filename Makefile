@@ -91,6 +91,7 @@ format: $(VENV)/.lint ## mend what can be mended
 
 docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
+	@echo "Open $(CURDIR)/docs/_build/html/index.html"
 links: $(VENV)/.docs ## whether its links to other sites lead somewhere; needs the Internet
 	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
 pictures: $(VENV)/.pictures engines ## draw its diagrams, and its pictures of terminals: the demo, and `locks watch`

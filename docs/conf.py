@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.pycode import ModuleAnalyzer
 
+from pynamo_locking._core.transactions import AbortReason
+from pynamo_locking._core.write_outcome import Resolution
+from pynamo_locking._recipes.idempotency import OnAbandoned
+from pynamo_locking_testing.faults import ThrottlingLimit
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -73,22 +78,13 @@ nitpick_ignore_regex = [
     (r"py:.*", r"TracerProvider|MeterProvider|Flask|Request|Response|Starlette"),
     (r"py:.*", r"((Abstract)?(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
-    (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
+    (r"py:.*", r"(\w*Action|BatchWrite|Condition|Connection|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
     (r"py:.*", r"(Number|Unicode)Attribute"),
     (r"py:.*", r"\w+(Error|Exception)"),
-    # Private names, and type variables.
-    (
-        r"py:.*",
-        r"pynamo_locking\._.*|_IntervalsOf|Block|Edit|(Attach|Lock|Transaction|Range)Keywords|Resolution|timedelta|asyncio\.CancelledError|Duration",
-    ),
-    (
-        r"py:.*",
-        r"(pynamo_locking\.contrib\.(_frameworks|flask|django\.http|starlette)\.)?_?[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
-    ),
-    (
-        r"py:.*",
-        r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Once|OnAbandoned|ThrottlingLimit",
-    ),
+    # No private type of the package: it would be shown to readers.
+    (r"py:.*", r"timedelta|asyncio\.CancelledError|AsyncResult|datetime|tzinfo|Path"),
+    # Type variables.
+    (r"py:.*", r"(pynamo_locking\.(\w+\.)*)?_?[MPRT]"),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.
@@ -113,6 +109,7 @@ NOT_CALLED = {
         "inspection.LockState",
         "NamedLock",
         "transactions.CommitPlan",
+        "transactions.Savepoint",
         "transactions.SweepReport",
         "TransactionTable",
         "VersionedMixin",
@@ -129,8 +126,19 @@ def describe_property(_app: Sphinx, what: str, _name: str, _obj: object, _option
         lines[:] = ["..", "", *lines]  # an empty comment
 
 
+#: Private names of choices, which are shown in their place.
+LITERALS = {
+    "AbortReason": AbortReason,
+    "OnAbandoned": OnAbandoned,
+    "Resolution": Resolution,
+    "ThrottlingLimit": ThrottlingLimit,
+}
+#: And those for which another type is shown below.
+PRIVATE = r"Block|CommitPath|Duration|Edit|GuardedMixin|LambdaContext|LockMode|Once|Seconds|Serializer|WriteIntent"
+
 #: How signatures are read by people: patterns, and what stands there instead.
 PLAIN = {
+    rf"~?\bpynamo_locking\.[\w.]+\.(?=(?:{'|'.join(LITERALS)}|{PRIVATE})\b)": "",
     r"~?\b(typing|datetime|collections\.abc|contextlib)\.(?=[A-Z]|timedelta)": "",
     r"(\*\*\w+): Unpack\[\w+\]": r"\1",
     r"(?<=\w): Any(?=[,)])": "",
@@ -141,6 +149,12 @@ PLAIN = {
     r"\bOnce\[Self\]": "ContextManager[OnceRun]",
     r"\b(Block|Edit)\[": "ContextManager[",
     r"\b_R\b": "Self",
+    r"\bGuardedMixin\b": "Model",
+    r"\bCommitPath\b": "str",
+    r"\b(LockMode|WriteIntent)\b": "object",
+    r": (Serializer|LambdaContext \| None) = ": "=",
+    r"\b_request\b": "request",
+    **{rf"\b{name}\b": str(alias).removeprefix("typing.") for name, alias in LITERALS.items()},
     r"\b_([A-Z])\b": r"\1",
 }
 
@@ -159,10 +173,20 @@ def plain_signature(
     code = getattr(obj, "__code__", None)
     if returned and code is not None and code.co_filename == contextlib.__file__:
         returned = re.sub(r"^(Async)?(Iterator|Generator)\[", r"\1ContextManager[", returned)
-    for pattern, plain in PLAIN.items():
-        signature = signature and re.sub(pattern, plain, signature)
-        returned = returned and re.sub(pattern, plain, returned)
+    signature, returned = signature and plain(signature), returned and plain(returned)
     return signature, None if returned == "Any" else returned
+
+
+def plain(text: str) -> str:
+    """Write types as people read them."""
+    for pattern, replacement in PLAIN.items():
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def plain_types(_app: Sphinx, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    """Show the types of attributes as those in signatures."""
+    lines[:] = [plain(line) if ":type:" in line else line for line in lines]
 
 
 def forget_overloads(_app: Sphinx) -> None:
@@ -181,8 +205,9 @@ def name_plots(_app: Sphinx, document: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Connect them; the first before Napoleon, whose priority is 500."""
+    """Connect them. Napoleon has priority 500."""
     app.connect("doctree-read", name_plots)
     app.connect("autodoc-process-docstring", describe_property, priority=400)
+    app.connect("autodoc-process-docstring", plain_types, priority=600)
     app.connect("autodoc-process-signature", plain_signature)
     app.connect("builder-inited", forget_overloads)

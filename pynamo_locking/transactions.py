@@ -7,6 +7,6 @@ from pynamo_locking._core.transactions import CommitPlan
 from pynamo_locking._transactions.async_transaction import AsyncTransaction
 from pynamo_locking._transactions.begin import current_transaction
 from pynamo_locking._transactions.recovery import SweepReport
-from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction import Savepoint, Transaction
 
-__all__ = ["AsyncTransaction", "CommitPlan", "SweepReport", "Transaction", "current_transaction"]
+__all__ = ["AsyncTransaction", "CommitPlan", "Savepoint", "SweepReport", "Transaction", "current_transaction"]

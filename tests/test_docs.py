@@ -24,6 +24,7 @@ from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
 import pynamo_locking_testing
+from docs import api_lists
 from pynamo_locking import (
     LockableModel,
     NamedLock,
@@ -171,10 +172,10 @@ def test_no_text_takes_a_lock_for_once() -> None:
     assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
 
-def test_no_example_makes_a_connection_for_each_transaction() -> None:
-    """A new one takes ten times as long: it connects, and asks for the keys of the table."""
-    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
-    assert [name_of(path) for path, text in texts.items() if "TransactWrite(connection=Connection())" in text] == []
+def test_no_example_makes_a_connection() -> None:
+    """A transaction needs none, and with a new one takes ten times as long: it connects, and asks for the keys."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES) if path != DECISIONS}
+    assert [name_of(path) for path, text in texts.items() if re.search(r"\bConnection\(\)", text)] == []
 
 
 def test_the_pages_have_examples() -> None:
@@ -227,19 +228,6 @@ NOT_FOR_USERS: Final = {
 }
 
 
-def documented() -> Iterator[tuple[type, list[str] | None]]:
-    """Each class of the reference with the members that its page lists, in order; None for all that are its own."""
-    for page in sorted((DOCS / "reference" / "api").glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        for name, below in re.findall(r"^\.\. auto(?:class|exception):: (\S+)\n((?:   .*\n|\n)*)", text, re.MULTILINE):
-            module, _, attribute = name.rpartition(".")
-            options = re.search(r"^   :members:(.*)$", below, re.MULTILINE)
-            listed = re.findall(r"\w+", options[1]) if options else []
-            listed += re.findall(r"^   \.\. auto\w+:: (\w+)$", below, re.MULTILINE)
-            takes_all = options is not None and not listed
-            yield getattr(importlib.import_module(module), attribute), None if takes_all else listed
-
-
 def public_members(of: type) -> Iterator[tuple[type, str]]:
     """What users may call or read of a class, each with the class of this package that defines it."""
     for name in dir(of):
@@ -253,7 +241,9 @@ def public_members(of: type) -> Iterator[tuple[type, str]]:
 
 def test_each_public_member_stands_in_the_reference() -> None:
     """At a class that has it; an awaited form right after its twin."""
-    pages = dict(documented())
+    texts = [page.read_text(encoding="utf-8") for page in api_lists.PAGES]
+    documented = [each for text in texts for each in api_lists.documented(text)]
+    pages = {thing: listed for _, thing, listed in documented if inspect.isclass(thing)}
     wanted = [(thing, *member) for thing in pages for member in public_members(thing) if member[1] not in NOT_FOR_USERS]
     missing = {
         f"{thing.__name__}.{name}"
@@ -270,6 +260,17 @@ def test_each_public_member_stands_in_the_reference() -> None:
     twins = [(each, f"a{each}", listed) for listed in lists for each in listed if f"a{each}" in listed]
     assert len(twins) > 20
     assert [each for each, awaited, listed in twins if listed.index(awaited) != listed.index(each) + 1] == []
+
+
+@pytest.mark.parametrize("page", api_lists.PAGES, ids=name_of)
+def test_a_page_of_the_reference_begins_with_its_names(page: Path) -> None:
+    """Each with the first sentence of its docstring, as `python -m docs.api_lists` writes them, before all else."""
+    text = page.read_text(encoding="utf-8")
+    before, _, _ = text.partition(api_lists.BEGIN)
+    assert api_lists.with_list(text) == text, "run `python -m docs.api_lists`"
+    assert "\n* `pynamo_locking" in text
+    assert "```" not in before
+    assert "\n## " not in before
 
 
 def pages_of_the_site() -> list[Path]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pynamodb.attributes
 import pytest
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 import pynamo_locking
@@ -30,28 +29,52 @@ PACKAGES: Final = [Path(each.__file__).parent for each in (pynamo_locking, pynam
 #: What most programs use has one.
 MOST_USED: Final = {
     "ExpiringMixin",
+    "GuardedMixin.delete",
+    "GuardedMixin.save",
+    "GuardedMixin.update",
     "IntervalMixin",
+    "IntervalQueries.free",
+    "IntervalQueries.overlapping",
     "Intervals.insert_disjoint",
+    "Intervals.move",
     "Lock",
+    "Lock.acquire",
+    "Lock.add_check_to",
     "LockSettings",
     "LockTimeout",
+    "LockableMixin.break_lock",
     "LockableMixin.edit",
+    "LockableMixin.lock_state",
     "LockableMixin.locked",
+    "LockableMixin.locked_first",
+    "LockableMixin.locked_range",
     "MemoryDynamoDB",
     "NamedLock",
     "NamedLock.lead",
     "NamedLock.once",
     "OutcomeUnknown",
+    "ReadingMixin.batch_get",
+    "ReadingMixin.get",
+    "ReadingMixin.query",
     "StaleVersion",
     "TTLAttribute",
     "TransactWrite",
+    "TransactWrite.check",
+    "Transaction.after_commit",
+    "Transaction.check",
     "Transaction.get",
+    "Transaction.get_all",
+    "Transaction.insert_disjoint",
     "Transaction.query",
     "Transaction.save",
+    "Transaction.savepoint",
+    "Transaction.update",
     "TransactionTable",
     "VersionAttribute",
     "VersionedMixin",
+    "VersionedMixin.guarded_batch",
     "VersionedMixin.modify",
+    "VersionedMixin.touch",
     "VirtualClock",
     "idempotent",
     "locked_all",
@@ -148,7 +171,7 @@ def names() -> dict[str, Any]:
     modules = (exceptions, intervals, recipes, pynamo_locking_testing, transactions, pynamo_locking)
     names = {name: value for name, value in vars(pynamodb.attributes).items() if not name.startswith("_")}
     names |= {name: getattr(module, name) for module in modules for name in module.__all__}
-    names |= {"Connection": Connection, "Model": Model, "events": events, "pytest": pytest, "timedelta": timedelta}
+    names |= {"Model": Model, "events": events, "pytest": pytest, "timedelta": timedelta}
     exec(MODELS, names)
     return names
 

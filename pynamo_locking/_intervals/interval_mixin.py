@@ -109,6 +109,12 @@ class Intervals(IntervalQueries[_M]):
         The instance is saved with all of its values, and is the moved row afterwards. If the range key changes, that is
         a delete and a new row in one transaction: undeclared attributes and an embedded lock are deleted.
 
+        Example::
+
+            booking = Booking("blue", 9, end=10)
+            Booking.intervals.insert_disjoint([booking])
+            Booking.intervals.move(booking, 10, 12)
+
         Args:
             row: the instance, as it was loaded.
             begin: the new begin.

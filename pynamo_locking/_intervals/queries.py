@@ -137,6 +137,11 @@ class IntervalQueries(Generic[_M]):
     def overlapping(self, hash_key: Any, begin: Any, end: Any) -> list[_M]:
         """Return the stored rows that overlap an interval, in order.
 
+        Example::
+
+            for booking in Booking.intervals.overlapping("blue", 9, 12):
+                print(booking.begin, booking.end)
+
         Args:
             hash_key: the hash key.
             begin: where the interval begins; None for the first row.
@@ -208,6 +213,11 @@ class IntervalQueries(Generic[_M]):
 
     def free(self, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:
         """Return the gaps: the parts of an interval that no stored row has, in order, each as begin and end.
+
+        Example::
+
+            for begin, end in Booking.intervals.free("blue", 9, 17):
+                print("free from", begin, "to", end)
 
         Args:
             hash_key: the hash key.

@@ -92,7 +92,7 @@ def refuse_elsewhere(connection: Connection, model: type[Model]) -> None:
         raise ConfigurationError(
             f"{model.__name__} is in {here}, and the connection of this transaction sends to {there}, where another "
             f"table of that name may be: nothing was sent. Give it a connection with the Region, the host and the "
-            f"credentials of the model's Meta."
+            f"credentials of the model's Meta; without one it has that of its first model."
         )
 
 

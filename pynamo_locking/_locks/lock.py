@@ -550,6 +550,14 @@ class Lock(Generic[M]):
     def acquire(self, wait: Duration | None = None) -> Self:
         """Acquire the lock, waiting for the turn of this caller.
 
+        Example::
+
+            lock = Account.locked("a-1").acquire(wait=5)
+            try:
+                lock.item.update([Account.balance.add(1)])
+            finally:
+                lock.release()
+
         Args:
             wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 does not wait: it fails if a live
                 entry excludes this one. ``math.inf`` waits for ever. One deadline for everything.
@@ -853,6 +861,12 @@ class Lock(Generic[M]):
 
         For an embedded lock the transaction cannot write the locked item as well: DynamoDB allows one action an item,
         and `transaction.save(item)` already carries the guard.
+
+        Example::
+
+            with Locks.locked("nightly") as lock, TransactWrite() as writes:
+                lock.add_check_to(writes)
+                writes.save(Account("a-3"))
         """
         model, hash_key, range_key = self._handle.target.carrier
         transaction.condition_check(model, hash_key, range_key, condition=self.held_condition())

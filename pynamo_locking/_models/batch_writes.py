@@ -85,14 +85,13 @@ class TransactWrite(PynamoTransactWrite):
       DynamoDB cancels it because of another transaction or a limit, it is sent up to nine times, with pauses of full
       jitter, at most 9.1 s in total.
     * It can be committed once. An empty one sends nothing.
-    * A model of another Region, host or account than those of `connection` is refused.
+    * `connection` may be left out. A model of another Region, host or account than that of the connection is refused.
     * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
 
     Example::
 
-        connection = Connection()  # once for the process
         source, target = Account.get("a-1"), Account.get("a-2")
-        with TransactWrite(connection=connection) as tx:
+        with TransactWrite() as tx:
             tx.update(source, [Account.balance.add(-10)])
             tx.update(target, [Account.balance.add(10)])
 
@@ -101,7 +100,10 @@ class TransactWrite(PynamoTransactWrite):
     Args:
         client_request_token: names the transaction, so that an application can repeat it within ten minutes, with the
             same copies of its items and outside locks; a new token unless given.
-        **options: those of PynamoDB's class, above all `connection`.
+        return_item_collection_metrics: as in PynamoDB's class.
+        connection: sends the transaction; that of the first model that is written or checked, unless given. Make one
+            of your own once for the process: that takes longer than the transaction.
+        return_consumed_capacity: as in PynamoDB's class.
 
     Raises:
         StaleVersion: the stored version of an item differs; also a `TransactWriteError`.
@@ -112,7 +114,7 @@ class TransactWrite(PynamoTransactWrite):
         OutcomeUnknown: no response tells whether it was applied; also a `TransactWriteError`.
         TransactWriteError: DynamoDB refused the transaction for another reason.
         ConfigurationError: it was committed before; or the table of a model is in another place than that to which
-            `connection` sends. Or it has more than 100 actions, or two for one item; then also a
+            the connection sends. Or it has more than 100 actions, or two for one item; then also a
             `TransactWriteError`.
 
     Warns:
@@ -123,9 +125,21 @@ class TransactWrite(PynamoTransactWrite):
 
     _is_left = True  # until it is made, and after its block: nobody expects a commit
 
-    def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
-        super().__init__(client_request_token or runtime.current.token(), **options)
-        client.note(self._connection)
+    def __init__(
+        self,
+        client_request_token: str | None = None,
+        return_item_collection_metrics: str | None = None,
+        *,
+        connection: Connection | None = None,
+        return_consumed_capacity: str | None = None,
+    ) -> None:
+        super().__init__(
+            client_request_token or runtime.current.token(),
+            return_item_collection_metrics,
+            connection=connection,
+            return_consumed_capacity=return_consumed_capacity,
+        )
+        client.note(connection)
         self._has_own_token = client_request_token is None
         self._is_committed = False
         self._is_done = False
@@ -165,6 +179,13 @@ class TransactWrite(PynamoTransactWrite):
         Needed by a transaction that decides by one item and writes another: two such transactions could each be
         consistent with what they read, and together violate a rule (write skew). An item that the transaction also
         writes, with its version, needs no extra check.
+
+        Example::
+
+            source, target = Account.get("a-1"), Account.get("a-2")
+            with TransactWrite() as tx:
+                tx.check(source)  # only read
+                tx.update(target, [Account.balance.add(10)])
 
         Args:
             item: an instance whose model has a version. For a new instance, the item must be absent.
@@ -323,11 +344,17 @@ class TransactWrite(PynamoTransactWrite):
         )
 
     def _join(self, model: type[Model]) -> None:
-        """Refuse a model whose table is in another place than that to which the connection sends."""
+        """Refuse a model whose table is in another place than that to which the connection sends.
+
+        The first model gives its own connection to a transaction without one.
+        """
         if not issubclass(model, Model):
             raise ConfigurationError(f"a TransactWrite writes items of models, and {model.__name__} is none.")
         if not issubclass(model, GuardedMixin):  # others have it looked at by themselves
             client.leave_connection_of_another_place(model)
+        if self._connection is None:
+            self._connection = self._assembly.connection = connection_of(model).connection
+            client.note(self._connection)
         refuse_elsewhere(self._connection, model)
 
     def _writer_of(self, model: Model) -> Writer | None:

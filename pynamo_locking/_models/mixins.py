@@ -275,6 +275,12 @@ class VersionedMixin(GuardedMixin):
 
         Use it after a change of data that belongs to the item and is stored elsewhere.
 
+        Example::
+
+            line = Line("o-1", 2, price=5)
+            line.save()
+            line.touch()  # whoever read it before gets StaleVersion
+
         Args:
             condition: must be true of the stored item.
             add_version_condition: with False it increments any stored version.
@@ -349,6 +355,14 @@ class VersionedMixin(GuardedMixin):
         """Return a context in which to collect any number of saves and deletes, which keep their conditions.
 
         See `GuardedBatch`. Nothing is sent before the ``with`` block ends, and nothing at all if it raises.
+
+        Example::
+
+            accounts = list(Account.scan())
+            with Account.guarded_batch() as batch:
+                for account in accounts:
+                    account.balance = 0
+                    batch.save(account)
 
         Args:
             transactions: write in native transactions of up to 100, each all or none, at two write units for each KB;
@@ -523,6 +537,11 @@ class LockableMixin(VersionedMixin):
         a range of a name, and the bounds are numbers, strings, bytes or aware datetimes; `locked` of that name locks
         the whole name.
 
+        Example::
+
+            with Booking.locked_range("blue", 9, 12):
+                print(Booking.intervals.free("blue", 9, 12))
+
         Args:
             hash_key: the hash key; the name, of a `NamedLock`.
             lower: the first value in the range; None for no lower end.
@@ -598,6 +617,12 @@ class LockableMixin(VersionedMixin):
         raises DoesNotExist. Check `lock.item` to see whether the work is still to be done. A lock that this thread or
         task already holds counts as free, and is acquired again.
 
+        Example::
+
+            with Account.locked_first(["a-1", "a-2"]) as lock:
+                if lock is not None:
+                    print("working on", lock.item.account_id)
+
         Args:
             keys: hash keys, or pairs of hash and range key, in the order of preference.
             **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
@@ -661,6 +686,11 @@ class LockableMixin(VersionedMixin):
     def lock_state(cls, hash_key: Any, range_key: Any = None) -> LockState:
         """Return the holders of the lock of an item, and the waiters.
 
+        Example::
+
+            for entry in Account.lock_state("a-1").holders:
+                print(entry.owner, "renewed", entry.age, "seconds ago")
+
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one. Without it: the ranges of that hash key.
@@ -685,6 +715,11 @@ class LockableMixin(VersionedMixin):
         `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile. If the
         entry is shared by several callers of one process (`QueueEntry.callers`), all of them lose their tickets: the
         first one is the owner, and the others enter the queue again.
+
+        Example::
+
+            for entry in Account.lock_state("a-1").holders:
+                Account.break_lock("a-1", ticket=entry.ticket)
 
         Args:
             hash_key: the item's hash key.

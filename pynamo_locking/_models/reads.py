@@ -56,6 +56,14 @@ class ReadingMixin(PlacedMixin):
         What is stored in an item is a committed state; for a moment after a commit of more than 100 actions it may be
         the previous one. A transaction with ``read_only=True`` reads several items as they were at one moment.
 
+        Example::
+
+            account = Account.get("a-1")
+            try:
+                Account.get("a-9")
+            except Account.DoesNotExist:
+                print("no such account")
+
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
@@ -104,6 +112,11 @@ class ReadingMixin(PlacedMixin):
     ) -> Iterator[Self]:
         """Get the items of some keys. See PynamoDB's `Model.batch_get`.
 
+        Example::
+
+            for account in Account.batch_get(["a-1", "a-2"]):
+                print(account.account_id, account.balance)
+
         Cost: 1 request for each hundred keys.
         """
         asked = cls._with_needed(attributes_to_get)
@@ -138,6 +151,11 @@ class ReadingMixin(PlacedMixin):
 
         Expired items are read, not returned. So with a `limit`, and no `page_size`, each page is twice as large as the
         page before.
+
+        Example::
+
+            for line in Line.query("o-1", Line.number >= 1):
+                print(line.number, line.price)
 
         Cost: that of the query.
         """

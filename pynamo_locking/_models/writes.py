@@ -324,6 +324,15 @@ class GuardedMixin(ReadingMixin):
 
         A save whose response was lost is recognised by its write id, in an item that has them.
 
+        Example::
+
+            account = Account.get("a-1")
+            account.balance += 5
+            try:
+                account.save()
+            except StaleVersion:
+                print("another writer was faster: get it again")
+
         Args:
             condition: must be true of the stored item.
             add_version_condition: with False the item is overwritten whatever its version; the stored version still
@@ -381,6 +390,11 @@ class GuardedMixin(ReadingMixin):
         If the lock is in a separate row and the read after the transaction gets no response, a warning is logged. The
         instance keeps its old attributes then, and cannot be saved until it is read again.
 
+        Example::
+
+            account = Account.get("a-1")
+            account.update([Account.balance.add(-10)], condition=Account.balance >= 10)
+
         Cost: 1 write. With the lock in a separate row: 1 transaction and 1 read inside the lock.
         """
         if must_exist:
@@ -400,6 +414,11 @@ class GuardedMixin(ReadingMixin):
         A delete that had to be sent again and then finds no item succeeds, even if another writer deleted it: the item
         in the version that was read is gone. To find out *who* deletes it, update the item first, for example with a
         flag.
+
+        Example::
+
+            account = Account.get("a-2")
+            account.delete(condition=Account.balance == 0)
 
         Cost: 1 write. With the lock in a separate row: 1 transaction inside the lock.
         """

@@ -83,9 +83,10 @@ def _logging(callback: Callable[[], object], error: BaseException) -> None:
 
 
 class Savepoint:
-    """A state of a transaction to which it can roll back; `check_open` raises once the transaction has ended."""
+    """A state of a transaction to which it can roll back. Made by `Transaction.savepoint`."""
 
     def __init__(self, items: TransactionItems, check_open: Callable[[], None]) -> None:
+        """Save the state; `check_open` raises once the transaction has ended."""
         self._items = items
         self._check_open = check_open
         self._saved = {key: item.saved() for key, item in items.by_key.items() if not item.is_unused}
@@ -258,6 +259,12 @@ class Transaction:
         Any other instance does not, and a later `save` refuses it until `refresh`. With
         ``add_version_condition=False``, actions such as ``Account.balance.add(5)`` apply to any stored item.
 
+        Example::
+
+            with transaction() as tx:
+                tx.update(tx.get(Account, "a-1"), [Account.balance.add(-10)])
+                tx.update(tx.get(Account, "a-2"), [Account.balance.add(10)])
+
         Raises:
             TransactWriteError: the actions do not fit the item, such as an `add` to a string.
             ConfigurationError, StaleVersion: as `save`, and of a model that overrides `update`; see there for
@@ -288,6 +295,13 @@ class Transaction:
 
         This works under every isolation. Items read under ``"serializable"``, and written items, are checked anyway.
 
+        Example::
+
+            account = Account.get("a-1")
+            with transaction(isolation="read_committed") as tx:
+                tx.check(account)
+                tx.save(Account("a-3", balance=account.balance))
+
         Args:
             item: an instance; for a new instance the commit checks that the item is absent.
             condition: must also be true of the stored item.
@@ -310,6 +324,12 @@ class Transaction:
 
         With an `idempotency_key` that was committed before, a call that would raise `OverlapError` adds nothing: the
         rows in the way may be its own, and the commit writes nothing.
+
+        Example::
+
+            with transaction() as tx:
+                tx.insert_disjoint(Booking, [Booking("blue", 9, end=10)])
+                tx.save(Line("o-2", 1, price=20))
 
         Args:
             model: the model, derived from `IntervalMixin`.
@@ -561,7 +581,17 @@ class Transaction:
             event_stream.emit(event_stream.events.TransactionRolledBack(**about, error=why))
 
     def savepoint(self) -> Savepoint:
-        """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""
+        """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked.
+
+        Example::
+
+            with transaction() as tx:
+                account = tx.get(Account, "a-1")
+                before = tx.savepoint()
+                tx.update(account, [Account.balance.add(-200)])
+                if account.balance < 0:
+                    before.rollback()
+        """
         self._check_open()
         return Savepoint(self._items, self._check_open)
 
@@ -571,6 +601,12 @@ class Transaction:
         It is not called if `is_repeated`, since nothing was written, nor if the process dies first: write what must
         happen as an item of the transaction (an outbox). If the callback raises, its error is raised, and the
         transaction stays committed. The callback can begin another transaction.
+
+        Example::
+
+            with transaction() as tx:
+                tx.update(tx.get(Account, "a-1"), [Account.balance.add(-10)])
+                tx.after_commit(lambda: print("paid"))
         """
         self._check_open()
         self._after_commit.append(callback)
@@ -678,6 +714,14 @@ class Transaction:
         self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False, for_share: bool = False
     ) -> list[_M | None]:
         """Return the items of many keys, each as by `get_or_none`, in the order of the keys.
+
+        Example::
+
+            with transaction() as tx:
+                source, target = tx.get_all(Account, ["a-1", "a-2"])
+                source.balance, target.balance = 90, 10
+                tx.save(source)
+                tx.save(target)
 
         Args:
             model: the model.

@@ -14,6 +14,7 @@ from threading import Event
 from typing import Any, Literal, TypeVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.connection import Connection
 from pynamodb.exceptions import DoesNotExist, PutError
 from pynamodb.expressions.condition import Condition
 from pynamodb.models import Model
@@ -260,8 +261,9 @@ def transactions() -> None:
         transaction.delete(account, add_version_condition=False)
         transaction.condition_check(Existing, "k", condition=Existing.key.exists())
         lock.add_check_to(transaction)
-    with TransactWrite("token") as transaction:
+    with TransactWrite("token", "SIZE", connection=Connection(), return_consumed_capacity="TOTAL") as transaction:
         transaction.save(Existing("k"))
+    TransactWrite(Connection())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def batches() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pynamodb.connection import Connection
 from pynamodb.expressions.condition import Condition
 from typing_extensions import assert_type
 
@@ -20,7 +19,7 @@ class Locks(NamedLock):
 def work(term: LeaderTerm) -> None:
     assert term.is_leader
     assert_type(term.held_condition(), Condition)
-    with TransactWrite(connection=Connection()) as transaction:
+    with TransactWrite() as transaction:
         term.add_check_to(transaction)
     assert_type(term.ended.wait(1), bool)
     term.resign()

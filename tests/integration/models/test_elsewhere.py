@@ -92,6 +92,28 @@ def test_a_connection_to_another_place(there: Any, use: Callable[[TransactWrite]
     assert [(each.account_id, each.balance) for each in Account.scan()] == [("a", 1)]
 
 
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_without_a_connection(there: Any, use: Callable[[TransactWrite], Any]) -> None:
+    """It is that of the first model, whatever is done with it: a model of another place is refused, nothing written."""
+    with (
+        pytest.raises(ConfigurationError, match=r"There is in .*, and the connection of this transaction sends to"),
+        TransactWrite() as tx,
+    ):
+        use(tx)
+        tx.save(there("b"))
+    assert [each.account_id for each in there.scan()] == ["a"]
+    assert [(each.account_id, each.balance) for each in Account.scan()] == [("a", 1)]
+
+
+def test_each_place_has_the_writes_of_its_models(there: Any) -> None:
+    """Transactions without a connection, one after the other."""
+    for model in (Account, there):
+        with TransactWrite() as tx:
+            tx.save(model("new", balance=model.get("a").balance))
+    assert {(each.account_id, each.balance) for each in Account.scan()} == {("a", 1), ("new", 1)}
+    assert {(each.account_id, each.balance) for each in there.scan()} == {("a", 5), ("new", 5)}
+
+
 def keys(model: Any) -> dict[str, Any]:
     names = ("aws_access_key_id", "aws_secret_access_key")
     return {name: getattr(model.Meta, name) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from unittest.mock import patch
 
 import pytest
 from pynamodb.exceptions import PutError, TransactWriteError
@@ -10,7 +11,17 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
-from tests.support.versioned_models import FAILED, STOCK, VERSIONED, connection_of, document, saved, stale, versioned
+from tests.support.versioned_models import (
+    EVERYBODY,
+    FAILED,
+    STOCK,
+    VERSIONED,
+    connection_of,
+    document,
+    saved,
+    stale,
+    versioned,
+)
 from tests.support.wire import count_requests
 from tests.support.workers import Beside, Locks, Plain
 
@@ -201,7 +212,26 @@ def test_ours_sizes_are_checked(ours):
     assert n == 100
     with count_requests() as empty, TransactWrite(connection=connection_of(ours)):
         pass
-    assert (requests.total, empty.total) == (0, 0)
+    with count_requests() as empty_without_connection, TransactWrite():
+        pass
+    assert (requests.total, empty.total, empty_without_connection.total) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["stock", "versioned"])
+def test_ours_needs_no_connection(engine, kind):
+    """It sends by that of the first model, which has its client, with the options that PynamoDB's class takes."""
+    model = engine.bind(document(EVERYBODY[kind]))
+    connection = connection_of(model)
+    with patch.object(connection, "transact_write_items", wraps=connection.transact_write_items) as sent:
+        with TransactWrite("a-token", "SIZE", return_consumed_capacity="TOTAL") as transaction:
+            transaction.save(model("a"))
+            transaction.save(model("b"))
+        with TransactWrite() as transaction:
+            transaction.save(model("c"))
+    options = ["client_request_token", "return_item_collection_metrics", "return_consumed_capacity"]
+    assert sent.call_count == 2
+    assert [sent.call_args_list[0].kwargs[each] for each in options] == ["a-token", "SIZE", "TOTAL"]
+    assert sorted(each.pk for each in model.scan(consistent_read=True)) == ["a", "b", "c"]
 
 
 def test_ours_100_actions_are_fine(ours):

@@ -9,10 +9,12 @@ import botocore.session
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 from pynamodb.connection import Connection
+from pynamodb.models import Model
 
 from pynamo_locking._io import client as client_module
 from pynamo_locking._io import runtime
 from pynamo_locking._models.batch_writes import TransactWrite
+from tests.support.models import declare
 
 
 class Fresh:
@@ -85,6 +87,19 @@ def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
     used._client = again = object()
     TransactWrite(connection=used)
     assert used._client is again
+
+
+@pytest.mark.parametrize(("forks", "is_kept"), [(0, True), (1, False)])
+def test_the_connection_of_a_plain_model(monkeypatch, forks, is_kept):
+    """That of the first model is taken as one that is handed in."""
+    plain = declare("Plain", Model, region="us-east-1")
+    connection, transaction = plain._get_connection().connection, TransactWrite()
+    connection._client = client = Mock()
+    monkeypatch.setattr(runtime, "forks", forks)
+
+    transaction.condition_check(plain, "a", condition=plain.key.exists())
+    transaction._leave()
+    assert (connection._client is client) is is_kept
 
 
 @pytest.mark.parametrize("stand_in", [None, object(), MagicMock(), Mock(spec=Connection)])
