@@ -76,11 +76,13 @@ aws: $(VENV)/.test ## the contract tests on your AWS account, for a few cents, a
 	    $(if $(REGION),AWS_REGION="$(REGION)") $(if $(ENDPOINT),AWS_ENDPOINT_URL_DYNAMODB="$(ENDPOINT)") \
 	    $(PYTEST) -q -p no:randomly -p tests.contract.page --page "$(or $(OUT),aws.md)" tests/contract
 
-lint: quick-lint pyright ## ruff, zizmor, import-linter, mypy --strict, pyright
+lint: quick-lint pyright ## ruff, zizmor, check-jsonschema, import-linter, mypy --strict, pyright
 quick-lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/zizmor --offline --quiet --persona pedantic .github
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 pyright: $(VENV)/.lint

@@ -106,7 +106,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(home.cleanup)
         os.environ |= {"HOME": home.name, "LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
         os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # or botocore dials it, to find credentials
-        time.tzset()
+        if hasattr(time, "tzset"):  # not on Windows
+            time.tzset()
         with contextlib.suppress(locale.Error):
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     runtime.Runtime.has_wakeups = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,15 +18,9 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 ADDRESS: Final = "https://example.com/somebody/pynamo-locking"
-UNDECIDED: Final = 'ADDRESS: Final = ""'
 VERSION: Final = importlib.metadata.version("pynamo-locking")
 SOURCE: Final = Path("pynamo_locking", "_core", "project.py")
-TREE: Final = ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml", SOURCE]
-
-
-while_undecided: Final = pytest.mark.skipif(
-    UNDECIDED not in (ROOT / SOURCE).read_text(encoding="utf-8"), reason="the project has an address"
-)
+TREE: Final = ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "hatch_build.py", "pyproject.toml", SOURCE]
 
 
 @pytest.fixture
@@ -58,9 +53,17 @@ def metadata(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RawMet
     return make
 
 
-@while_undecided
-def test_without_an_address_nothing_is_linked(metadata: Callable[[], RawMetadata]) -> None:
+def set_address(tree: Path, address: str) -> None:
+    """Do what CONTRIBUTING.md asks for before the first release; or take it back."""
+    file = tree / SOURCE
+    text, found = re.subn(r'(?m)^ADDRESS: Final = ".*"$', f'ADDRESS: Final = "{address}"', file.read_text("utf-8"))
+    assert found == 1
+    file.write_text(text, encoding="utf-8")
+
+
+def test_without_an_address_nothing_is_linked(tree: Path, metadata: Callable[[], RawMetadata]) -> None:
     """Rather than to somewhere else: no addresses, and a README whose links to files are their words."""
+    set_address(tree, "")
     made = metadata()
     assert made.get("project_urls", {}) == {}
     assert "](docs/" not in made["description"]
@@ -69,26 +72,17 @@ def test_without_an_address_nothing_is_linked(metadata: Callable[[], RawMetadata
     assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in made["description"]
 
 
-def give_address(tree: Path) -> None:
-    """Do to pyproject.toml what CONTRIBUTING.md asks for at the first release."""
-    file = tree / "pyproject.toml"
-    text = file.read_text(encoding="utf-8")
-    for folder, mark in (("raw", "!"), ("blob", "")):
-        text = text.replace(
-            r"replacement = '\1'", rf"replacement = '{mark}[\1]({ADDRESS}/{folder}/v$HFPR_VERSION/\2)'", 1
-        )
-    file.write_text(f'{text}\n[project.urls]\nSource = "{ADDRESS}"\n', encoding="utf-8")
-
-
-@while_undecided
-def test_with_an_address_links_lead_to_the_files_of_the_release(
-    tree: Path, metadata: Callable[[], RawMetadata]
-) -> None:
-    """Those of README, and its pictures."""
-    give_address(tree)
+def test_one_constant_is_the_address_of_all_links(tree: Path, metadata: Callable[[], RawMetadata]) -> None:
+    """Those of the metadata, and of README and its pictures to the files of the release."""
+    set_address(tree, ADDRESS)
     made = metadata()
-    assert made["project_urls"] == {"Source": ADDRESS}
     version, text = made["version"], made["description"]
+    assert made["project_urls"] == {
+        "Source": ADDRESS,
+        "Documentation": f"{ADDRESS}/tree/v{version}/docs",
+        "Changelog": f"{ADDRESS}/blob/HEAD/CHANGELOG.md",
+        "Issues": f"{ADDRESS}/issues",
+    }
     assert f"[Guarantees]({ADDRESS}/blob/v{version}/docs/explanation/guarantees.md)" in text
     assert f"under locks, none]({ADDRESS}/raw/v{version}/docs/pictures/demo.svg)" in text
     assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in text
@@ -100,10 +94,10 @@ def make_dist(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=60)
 
 
-@while_undecided
 @pytest.mark.processes
 def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
-    """One after the other: both places of the address, what README says of installing it, the date of the release."""
+    """One after the other: the address, what the pages say of installing it, the date of the release."""
+    set_address(tree, "")
     for page in ("README.md", "testing/README.md", "docs/tutorial.md"):
         (tree / page).parent.mkdir(exist_ok=True)
         (tree / page).write_text("The package is on PyPI.")
@@ -113,10 +107,7 @@ def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     assert done.returncode != 0
     assert "Not for upload: the project has no address yet. Set ADDRESS in " in done.stderr
 
-    change(tree / SOURCE, UNDECIDED, f'ADDRESS: Final = "{ADDRESS}"')
-    assert 'Not for upload: pyproject.toml lacks Source = "https://example.com/' in make_dist(tree).stderr
-
-    give_address(tree)
+    set_address(tree, ADDRESS)
     assert "Not for upload: these lines say that there is no release." in make_dist(tree).stderr
 
     (tree / "docs" / "tutorial.md").write_text("Install it.")

@@ -178,6 +178,17 @@ def test_no_example_makes_a_connection() -> None:
     assert [name_of(path) for path, text in texts.items() if re.search(r"\bConnection\(\)", text)] == []
 
 
+def test_what_we_need_of_dynamodb_is_asked() -> None:
+    """Each test that the page names, or a file of them, is one of the contract, which `make aws` sends to AWS."""
+    page = (DOCS / "explanation" / "what-we-need-of-dynamodb.md").read_text(encoding="utf-8")
+    files = list((ROOT / "tests" / "contract").glob("test_*.py"))
+    there = {file.name for file in files}
+    there |= {name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)}
+    named = re.findall(r"`(test_[\w.]+)`", page)
+    assert len(named) > 15
+    assert [name for name in named if name not in there] == []
+
+
 def test_the_pages_have_examples() -> None:
     """The pages that teach by example are found, and their blocks recognised."""
     found = {name_of(page) for page in PAGES if has_examples(page)}

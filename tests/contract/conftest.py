@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.conftest import ON_AWS
 from tests.contract.helpers import Table
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
+
+#: Of what no emulator has.
+collect_ignore: Final = [] if ON_AWS else ["test_aws_alone.py"]
 
 #: What moto does otherwise than DynamoDB, although this package needs it: these tests have to fail there, so that a
 #: mended moto shows.

@@ -1,4 +1,4 @@
-"""Concurrent requests, and statements.
+"""Concurrent requests.
 
 moto is not asked: under threads it loses updates and entries, lets two creators in, lets readers see half a
 transaction, and now and then raises a RuntimeError ("dictionary changed size during iteration"). None of that happens
@@ -30,8 +30,6 @@ from tests.contract.helpers import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tests.engines.engine import Engine
 
 THREADS, TIMES = 4, 15
 #: Of the tests of what many do at once with one item.
@@ -181,22 +179,6 @@ def test_transactions_keep_the_order_of_their_answers(concurrent_table: Table) -
 
     assert sum(in_threads(lambda thread: read() if thread else write_in_turn()))
     assert [number(table.get(pk)) for pk in "ab"] == [TIMES] * 2
-
-
-def test_statements_stand_alone(concurrent_engine: Engine) -> None:
-    """Of a batch, one is applied and one is refused, and the answer says which."""
-    table = Table(concurrent_engine)
-    for pk in "ab":
-        table.put(pk, n=0)
-    statement = f'UPDATE "{table.name}" SET "n" = ? WHERE "pk" = ? AND ("n" = ?)'
-    batch = [
-        {"Statement": statement, "Parameters": [wire(each) for each in (1, pk, expected)]}
-        for pk, expected in (("a", 5), ("b", 0))
-    ]
-    refused, applied = table.client.batch_execute_statement(Statements=batch)["Responses"]
-    assert refused["Error"]["Code"] == "ConditionalCheckFailed"
-    assert "Error" not in applied
-    assert [number(table.get(pk)) for pk in "ab"] == [0, 1]
 
 
 def test_enter_gives_every_entry_a_ticket_of_its_own(concurrent_table: Table) -> None:

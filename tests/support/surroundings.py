@@ -105,7 +105,7 @@ def _replaceable() -> dict[str, object]:
         "threading.Thread": threading.Thread,
         "threading.Thread.start": threading.Thread.start,
         "threading.get_ident": threading.get_ident,
-        "os.fork": os.fork,
+        "os.fork": getattr(os, "fork", None),  # not on Windows
         "os.kill": os.kill,
         "os.getpid": os.getpid,
         "socket.socket": socket.socket,

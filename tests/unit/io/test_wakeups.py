@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no process wakes another one there")
+
 LISTENS = """
 import os, sys
 from pynamo_locking._io import wakeups
