@@ -100,10 +100,8 @@ assert [Account.get(key).balance for key in ("a-1", "a-2")] == [115, 5]
 
 
 def run_django_page() -> None:
-    """Django can be set up only once in a process: the blocks of the common page, and then those of its own."""
-    model = first_model("web-frameworks", "^```$")
-    settings, views = blocks_of("web-frameworks")
-    others = blocks_of("use-with-django")
+    """Django can be set up only once in a process, so the blocks of the page have one of their own."""
+    model, settings, views, *others = blocks_of("use-with-django")
     assert len(others) > 1
     model, views = f"{model}\nproject.Account = Account", f"{views}\nproject.urlpatterns = urlpatterns"
     run(BEFORE_DJANGO, model, settings, SET_UP_DJANGO, views, CHECK_DJANGO, *others)
@@ -124,7 +122,7 @@ def send_to(app: Any) -> Callable[..., httpx.Response]:
 
 
 def check_etags(send: Callable[[str, str, Mapping[str, str], str], Any]) -> None:
-    """What the page shows below the three applications, and what stands in the last response."""
+    """What the page of the frameworks says of each application, and what stands in the last response."""
     path, body = "/accounts/a-1", json.dumps({"owner": "Grace"})
     tag = send("GET", path, {}, "").headers["ETag"]
     tags = {"If-Match": tag}
