@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
+from flask import Flask
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -26,6 +27,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock, VersionAttribute
+from pynamo_locking.contrib.flask import PynamoLocking
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost
 from pynamo_locking.intervals import IntervalMixin
 from pynamo_locking.unique import UniqueTable
@@ -136,6 +138,27 @@ def check_etags(send: Callable[[str, str, Mapping[str, str], str], Any]) -> None
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert (answer.status_code, problem["code"]) == (412, "stale-version")
     assert (problem["expected"], problem["actual"]) == (1, 2)
+
+
+def check_problem() -> None:
+    """An error that a view does not catch: its status, code and form; nothing of the item."""
+    Item.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    app = Flask("items")
+    extension = PynamoLocking(models=[Item])
+    extension.init_app(app)
+
+    @app.post("/items/<name>")
+    def create(name: str) -> dict[str, str]:
+        Item(name).save()
+        return {}
+
+    client = app.test_client()
+    assert client.post("/items/a-1").status_code == 200
+    answer = client.post("/items/a-1")
+    assert (answer.status_code, answer.json and answer.json["code"]) == (409, "stale-version")
+    assert answer.content_type == "application/problem+json"
+    assert "a-1" not in answer.text
+    extension.reset()
 
 
 def run_gevent_blocks() -> None:
