@@ -304,6 +304,21 @@ def test_each_page_can_be_found() -> None:
     assert {path: place for path, place in places.items() if place not in once} == {}
 
 
+def test_a_guide_has_one_name() -> None:
+    """The list of all pages has the title of its page, which has the words of its file."""
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    guides = sorted((DOCS / "how-to").glob("*.md"))
+    titles = {page.stem: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in guides}
+    assert len(titles) > 40
+    assert [stem for stem, title in titles.items() if f"* [{title}](how-to/{stem}.md)" not in index] == []
+    other = {
+        stem: title
+        for stem, title in titles.items()
+        if not set(stem.split("-")) <= set(re.findall(r"\w+", title.lower()))
+    }
+    assert other == {}
+
+
 def test_every_error_stands_in_the_table_of_errors() -> None:
     """docs/reference/errors.md says of each error what its catcher knows and may do."""
     text = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")

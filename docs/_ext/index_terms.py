@@ -27,13 +27,17 @@ TERMS: Final = {
     "how-to/lock-several": ("deadlocks",),
     "how-to/lock-without-an-item": ("distributed locks", "mutexes"),
     "how-to/move-money": ("ACID", "with_for_update", "write skew"),
+    "how-to/operate": ("runbooks",),
     "how-to/outbox": ("transactional outbox",),
     "how-to/query-in-a-transaction": ("phantoms", "serializable"),
-    "how-to/run-once": ("cron", "multiple machines", "multiple servers", "run a job once", "scheduled jobs"),
+    "how-to/run-once": ("cron", "multiple machines", "multiple servers", "CronJobs", "EventBridge", "scheduled jobs"),
+    "how-to/set-up": ("IAM policies",),
     "how-to/share-a-lock": ("reader-writer locks", "readers-writer locks", "semaphores"),
     "how-to/unique-values": ("unique constraints",),
     "how-to/use-versions": ("optimistic locking", "optimistic concurrency control", "StaleDataError", "version_id_col"),
+    "how-to/use-with-asyncio": ("gevent",),
     "how-to/watch-and-break": ("force unlock", "unlock"),
+    "how-to/web-frameworks": ("ETags",),
     "how-to/work-queue": ("SKIP LOCKED", "work queues"),
 }
 

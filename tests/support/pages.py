@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -15,16 +16,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
+from flask import Flask
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pynamodb.attributes import UnicodeAttribute
+from pynamodb.attributes import DynamicMapAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
-from pynamo_locking.exceptions import LockLost
+from pynamo_locking import LockableModel, LockAttribute, NamedLock, VersionAttribute
+from pynamo_locking.contrib.flask import PynamoLocking
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.unique import UniqueTable
 from pynamo_locking_testing import (
     MemoryDynamoDB,
     VirtualClock,
@@ -37,8 +43,6 @@ from pynamo_locking_testing import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
-
-    from pynamo_locking import NamedLock
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDES: Final = ROOT / "docs" / "how-to"
@@ -100,10 +104,8 @@ assert [Account.get(key).balance for key in ("a-1", "a-2")] == [115, 5]
 
 
 def run_django_page() -> None:
-    """Django can be set up only once in a process: the blocks of the common page, and then those of its own."""
-    model = first_model("web-frameworks", "^```$")
-    settings, views = blocks_of("web-frameworks")
-    others = blocks_of("use-with-django")
+    """Django can be set up only once in a process, so the blocks of the page have one of their own."""
+    model, settings, views, *others = blocks_of("use-with-django")
     assert len(others) > 1
     model, views = f"{model}\nproject.Account = Account", f"{views}\nproject.urlpatterns = urlpatterns"
     run(BEFORE_DJANGO, model, settings, SET_UP_DJANGO, views, CHECK_DJANGO, *others)
@@ -124,7 +126,7 @@ def send_to(app: Any) -> Callable[..., httpx.Response]:
 
 
 def check_etags(send: Callable[[str, str, Mapping[str, str], str], Any]) -> None:
-    """What the page shows below the three applications, and what stands in the last response."""
+    """What the page of the frameworks says of each application, and what stands in the last response."""
     path, body = "/accounts/a-1", json.dumps({"owner": "Grace"})
     tag = send("GET", path, {}, "").headers["ETag"]
     tags = {"If-Match": tag}
@@ -136,6 +138,27 @@ def check_etags(send: Callable[[str, str, Mapping[str, str], str], Any]) -> None
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert (answer.status_code, problem["code"]) == (412, "stale-version")
     assert (problem["expected"], problem["actual"]) == (1, 2)
+
+
+def check_problem() -> None:
+    """An error that a view does not catch: its status, code and form; nothing of the item."""
+    Item.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    app = Flask("items")
+    extension = PynamoLocking(models=[Item])
+    extension.init_app(app)
+
+    @app.post("/items/<name>")
+    def create(name: str) -> dict[str, str]:
+        Item(name).save()
+        return {}
+
+    client = app.test_client()
+    assert client.post("/items/a-1").status_code == 200
+    answer = client.post("/items/a-1")
+    assert (answer.status_code, answer.json and answer.json["code"]) == (409, "stale-version")
+    assert answer.content_type == "application/problem+json"
+    assert "a-1" not in answer.text
+    extension.reset()
 
 
 def run_gevent_blocks() -> None:
@@ -296,3 +319,149 @@ def run(*blocks: str, options: tuple[str, ...] = ()) -> None:
     command = [sys.executable, *options, "-c", "\n".join(blocks)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call it as another process would: in a thread that holds no lock."""
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(function, *arguments).result()
+
+
+class Locks(NamedLock):
+    class Meta:
+        table_name = "locks"
+
+
+class RawLock(Model):
+    """The row as the console shows it."""
+
+    class Meta:
+        table_name = "locks"
+
+    name = UnicodeAttribute(hash_key=True)
+    lock: Any = DynamicMapAttribute()
+    lease_ends = UnicodeAttribute()
+
+
+class RawItem(Model):
+    """The item as the console shows it."""
+
+    class Meta:
+        table_name = "items"
+
+    name = UnicodeAttribute(hash_key=True)
+    lock: Any = DynamicMapAttribute()
+
+
+def check_emptied_locks() -> None:
+    """What the page says of locks that were changed in the console."""
+    Item.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    Item("a").save()
+    Locks.create_table()
+    pairs: list[tuple[Any, Any]] = [(Item, RawItem), (Locks, RawLock)]
+    for model, raw in pairs:
+        hanging = elsewhere(model.locked("a", heartbeat=False).acquire)
+        [(ticket, told)] = raw.get("a").lock["queue"].values()
+        assert (ticket, told["o"], "e" in told) == (hanging.ticket, hanging.owner, True)
+        raw("a").update([raw.lock.set(DynamicMapAttribute())])
+        with model.locked("a", wait=0) as lock:
+            assert lock.ticket > hanging.ticket
+        with pytest.raises(LockLost):
+            hanging.renew()
+    assert RawLock.get("a").lease_ends.endswith("Z")
+    RawLock("a").update([RawLock.lock.remove()])
+    with pytest.raises(ConfigurationError):
+        Locks.locked("a", wait=0).acquire()
+
+
+class OldCounter(Model):
+    class Meta:
+        table_name = "counters"
+
+    name = UnicodeAttribute(hash_key=True)
+    visits = NumberAttribute(default=0)
+
+
+def check_two_releases(
+    counter: Any, visit_of_release_1: Callable[[str], object], visit_twice_of_release_2: Callable[[str], object]
+) -> None:
+    """An increment of plain PynamoDB beside `edit` is lost; one of the first release is not, and is refused."""
+
+    def old_visit() -> None:
+        OldCounter.get("a").update([OldCounter.visits.add(1)])
+
+    counter.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    OldCounter("a").save()
+    visit_of_release_1("a")
+    with counter.edit("a") as item:
+        elsewhere(old_visit)
+        item.visits += 1
+    assert counter.get("a").visits == 2, "of three"
+    with counter.edit("a"), pytest.raises(ItemLocked):
+        elsewhere(visit_of_release_1, "a")
+    visit_twice_of_release_2("a")
+    assert counter.get("a").visits == 4
+
+
+class OldBooking(Model):
+    class Meta:
+        table_name = "bookings"
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+
+
+class Booking(IntervalMixin, LockableModel):
+    class Meta:
+        table_name = "bookings"
+        interval = ("begin", "end")
+        lock_table = Locks
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    version = VersionAttribute()
+
+
+class OldUser(Model):
+    class Meta:
+        table_name = "users"
+
+    id = UnicodeAttribute(hash_key=True)
+    email = UnicodeAttribute(null=True)
+
+
+class Uniques(UniqueTable):
+    class Meta:
+        table_name = "uniques"
+
+
+class User(LockableModel):
+    class Meta:
+        table_name = "users"
+        unique = ("email",)
+        unique_table = Uniques
+
+    id = UnicodeAttribute(hash_key=True)
+    email = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+
+
+def check_old_rows(touch_all: Callable[[Any], object], may_drop_own_check: Callable[[Any], bool]) -> None:
+    """What the functions of the page make of rows that plain PynamoDB has stored."""
+    Locks.create_table()
+    models: list[type[Model]] = [Booking, Uniques, User]
+    for model in models:
+        model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    for begin in (1, 5):
+        OldBooking("blue", begin, end=begin + 2).save()
+    with pytest.raises(ConfigurationError):
+        Booking.intervals.move(Booking.get("blue", 1), 3, 4)
+    touch_all(Booking)
+    Booking.intervals.move(Booking.get("blue", 1), 3, 4)
+    for key in ("u-1", "u-2"):
+        OldUser(key, email="ada@example.com").save()
+    assert not may_drop_own_check(User)
+    User.get("u-2").delete()
+    assert may_drop_own_check(User)
