@@ -11,10 +11,10 @@ from pynamo_locking._core.lease import LockSettings
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking._locks.locked_all import locked_all
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
-from pynamo_locking._models.batch_writes import TransactWrite
 from pynamo_locking._models.mixins import ExpiringMixin, LockableMixin, LockableModel, VersionedMixin
 
 if _typing.TYPE_CHECKING:
+    from pynamo_locking._models.batch_writes import TransactWrite
     from pynamo_locking._recipes.named_lock import NamedLock
     from pynamo_locking._transactions.async_transaction import atransaction, atransactional
     from pynamo_locking._transactions.begin import transaction, transactional
@@ -43,6 +43,7 @@ __all__ = [
 #: Loaded when they are first asked for: many programs have no named locks, or no transactions of several items.
 _LATER = {
     "NamedLock": "_recipes.named_lock",
+    "TransactWrite": "_models.batch_writes",
     "TransactionTable": "_transactions.transaction_table",
     **dict.fromkeys(("transaction", "transactional"), "_transactions.begin"),
     **dict.fromkeys(("atransaction", "atransactional"), "_transactions.async_transaction"),

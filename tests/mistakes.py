@@ -38,6 +38,20 @@ ROWS: Final = (
         "integration/writes/test_guarded_writes.py",
     ),
     (
+        "text for a binary value is sent as it is",
+        "_io/client.py",
+        "_FOR_BOTOCORE: Final = ('\"B\": ', '\"BS\": ', ",
+        "_FOR_BOTOCORE: Final = (",
+        "unit/io/test_request_bodies.py",
+    ),
+    (
+        "the account in the name of a table is not seen",
+        "_io/client.py",
+        ", '\"arn:')",
+        ")",
+        "unit/io/test_request_bodies.py",
+    ),
+    (
         "a number of a write is used twice",
         "_io/protocol.py",
         '_LATEST: Final = "#l.#q.#me[1].#w < :write"',

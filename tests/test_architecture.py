@@ -47,7 +47,8 @@ SIMULATED = "testing._engine.processes"
 LATE = {
     "__init__": 1,
     "_io.event_stream": 1,
-    "_models.mixins": 2,
+    "_models.attributes": 1,
+    "_models.mixins": 3,
     "_recipes.once": 1,
     "testing.__init__": 1,
     "testing.pytest_plugin": 2,

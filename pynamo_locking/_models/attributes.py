@@ -6,7 +6,6 @@ import math
 import warnings
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from difflib import get_close_matches
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
 
@@ -589,6 +588,8 @@ def _refuse_unknown_options(model: type[PlacedMixin]) -> None:
     meta, known = getattr(model, "Meta", None), META_NAMES.union(*(options.names for options in _OPTIONS.values()))
     unknown = next((name for name in dir(meta) if not name.startswith("_") and name not in known), None)
     if unknown is not None:
+        from difflib import get_close_matches  # noqa: PLC0415 - for an error
+
         nearest = get_close_matches(unknown, known, n=1)
         meant = f"did you mean {nearest[0]!r}?" if nearest else "see the page on options in Meta."
         raise ConfigurationError(

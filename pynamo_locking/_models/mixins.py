@@ -21,7 +21,6 @@ from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models.awaited import awaited_read, awaited_write
-from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
 from pynamo_locking._pynamodb import new_item
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._locks.locked_all import Block
     from pynamo_locking._locks.options import AttachKeywords, LockKeywords, LockTarget, RangeKeywords
+    from pynamo_locking._models.batch_writes import GuardedBatch
     from pynamo_locking._models.unique_audit import UniqueReport
 
 
@@ -375,7 +375,9 @@ class VersionedMixin(GuardedMixin):
 
         Cost: 1 request for each 25 writes. 1 write more for each that is refused, or that no statement can express.
         """
-        return GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)
+        from pynamo_locking._models import batch_writes  # noqa: PLC0415 - most programs need none
+
+        return batch_writes.GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)
 
 
 class LockableMixin(VersionedMixin):
