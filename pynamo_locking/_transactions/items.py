@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
+    from pynamo_locking._transactions.group import Member
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 
@@ -329,6 +330,7 @@ class TransactionItems:
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
     refused: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # as a refusal of the last attempt has them
+    member: Member | None = field(default=None, init=False)  # if it commits together with others
     _models: dict[type[GuardedMixin], None] = field(default_factory=dict, init=False)  # all in one place
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _unique_rows: list[TransactionItem] = field(default_factory=list, init=False)  # since `take_values`
@@ -396,8 +398,11 @@ class TransactionItems:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
         if self.refused and (self.locks.held or not holds_nothing()):
             self.refused.clear()  # what is read under a lock is read after the grant
-        self._checked.update(keys.keys() & self.refused.keys())  # they may be older than this attempt
-        known = {**self.refused, **self._granted()}
+        known: dict[ItemKey, Image | None] = {**self.refused}
+        if self.member is not None and not self.locks.held and holds_nothing():
+            known |= self.member.left(model, keys)
+        self._checked.update(keys.keys() & known.keys())  # older than this attempt perhaps, or not committed yet
+        known |= self._granted()
         read = iter(self.reader.stored(model, [key for identity, key in keys.items() if identity not in known]))
         found = [(key, known[identity] if identity in known else next(read)) for identity, key in keys.items()]
         return self.reader.committed(model, found)
