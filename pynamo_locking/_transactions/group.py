@@ -20,7 +20,7 @@ Ideas of group commit (DeWitt et al.: SIGMOD 1984), and of early lock release (G
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 
 #: After so many attempts a call goes on alone: it was overtaken again and again, and has to count its refusals.
 MOST_ATTEMPTS: Final = 100
+
+#: For so long after a group of several callers what it has left is read in place of the table, in seconds: they, or
+#: others, want the same items again at once. If another process has changed one since, the next commit is refused.
+KEPT_S: Final = 0.1
 
 #: So large may the items of a group be together, in bytes: far from where a native transaction is too large.
 _MOST_BYTES: Final = dynamodb.MOST_BYTES // 2
@@ -208,6 +212,9 @@ class Group:
             for identity in self.chains:
                 if under_way.last.get((self.place, identity)) is self:
                     del under_way.last[self.place, identity]
+            under_way.forget(self)
+            if error is None and (self.is_shared or self.before):
+                under_way.keep(self)
             self.before.clear()
         with self._ended:
             self._ended.notify_all()
@@ -242,12 +249,40 @@ def _interrupted(items: Sequence[TransactionItem]) -> OutcomeUnknown:
     )
 
 
+class Kept(NamedTuple):
+    """An item as a group has left it, which is over by now."""
+
+    left: Image | None
+    group: Group
+    until: float
+
+
 class UnderWay:
-    """The groups of this process that are not over: the `last` one that uses an item, and the `open` one of a place."""
+    """The groups of this process that are not over.
+
+    Attributes:
+        last: the last one that uses an item.
+        open: the one of a place that others may join.
+        kept: the items that the callers of groups wanted which are over.
+    """
 
     def __init__(self) -> None:
         self.last: dict[tuple[Endpoint, ItemKey], Group] = {}
         self.open: dict[Endpoint, Group] = {}
+        self.kept: dict[tuple[Endpoint, ItemKey], Kept] = {}
+
+    def forget(self, group: Group) -> None:
+        """Keep nothing that is too old, or that a group has changed or has found to be changed."""
+        now = runtime.current.monotonic()
+        old = {place for place, kept in self.kept.items() if kept.until <= now}
+        for place in old | {(group.place, identity) for identity in group.chains}:
+            self.kept.pop(place, None)
+
+    def keep(self, group: Group) -> None:
+        """Keep what a group has left for those who want it next."""
+        until = runtime.current.monotonic() + KEPT_S
+        for identity, chain in group.chains.items():
+            self.kept[group.place, identity] = Kept(chain.left, group, until)
 
 
 under_way = UnderWay()
@@ -285,13 +320,18 @@ class Member:
     def left(self, model: type[GuardedMixin], keys: Collection[ItemKey]) -> dict[ItemKey, Image | None]:
         """Return those of some items that groups under way will leave, for the transaction to read."""
         self._asked.update(keys)
-        if not under_way.last:
+        if not (under_way.last or under_way.kept):
             return {}
-        place = endpoint_of(model)
+        found: dict[ItemKey, Image | None] = {}
+        place, now = endpoint_of(model), runtime.current.monotonic()
         with _mutex:
-            found = {key: group for key in keys if (group := under_way.last.get((place, key))) is not None}
-            self._seen |= found
-            return {key: group.chains[key].left for key, group in found.items()}
+            for key in keys:
+                group, kept = under_way.last.get((place, key)), under_way.kept.get((place, key))
+                if group is not None:
+                    found[key], self._seen[key] = group.chains[key].left, group
+                elif kept is not None and now < kept.until:
+                    found[key], self._seen[key] = kept.left, kept.group
+        return found
 
     def read_itself(self, items: TransactionItems) -> dict[ItemKey, Image]:
         """Return what the attempt has read of the table, with which the next one goes on; guards are read again."""
