@@ -205,14 +205,13 @@ def transactional(
             in place of reads; so does one that has more locks to acquire. Before others there is a pause of full
             jitter: up to 0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
-        combine: commit together with other callers of this process that combine, where they want the same items: in one
-            native transaction. A call whose items nobody else has in use commits at once, as without. The function
-            reads what those before it are about to commit, and runs again, without a request, if another caller was
-            faster; this does not count as an attempt. If it raises, and what it has read was not committed or has
-            changed, it runs again; else its error is raised. What cannot share a commit commits alone: a transaction
-            that holds locks, queries with guards, changes unique values, writes without a version check or items that
-            expire, or has more than 100 actions. Not with `idempotency_key`, `record`, `read_only` or
-            ``isolation="snapshot"``.
+        combine: commit together with other callers of this process that combine and want the same items, in one native
+            transaction: for hot items. The function may read what those before it are about to commit. It runs again at
+            once if another caller was faster, which is no attempt, 100 times at most; and if it has raised after it has
+            read what was not committed then. What cannot share commits alone: a transaction that holds locks, queries
+            with guards, changes unique values, has items that expire, writes what it has not read without creating it,
+            or has more than 100 actions. Not with `idempotency_key`, `record`, `read_only` or another isolation than
+            ``"serializable"`` and ``"read_committed"``.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
 
@@ -223,14 +222,16 @@ def transactional(
         StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
             has the number of attempts.
         Conflict: a condition of the caller was false; there is no retry.
-        OutcomeUnknown: no response tells whether the transaction was committed, nor those that were combined with it:
-            each caller gets its own. With an `idempotency_key` it stands for
-            all attempts, and is raised instead of any other error of a later attempt, unless `resolve` has found that
-            no attempt was, or will be, applied.
-        ConfigurationError: `attempts` is below 1, or an option has a wrong value or does not go with `combine` (when the
-            function is decorated); the function is a coroutine or a generator; or a retry would wait for a lock that
-            another task of the event loop of this thread holds.
+        OutcomeUnknown: no response tells whether the transaction was committed; with `combine` each caller of the group
+            has its own. With an `idempotency_key` it stands for all attempts, and is raised instead of any other error
+            of a later attempt, unless `resolve` has found that no attempt was, or will be, applied.
+        ConfigurationError: `attempts` is below 1, an option has a wrong value, or one does not go with `combine` (when
+            the function is decorated); or the function is a coroutine or a generator; or a retry would wait for a lock
+            that another task of the event loop of this thread holds.
         TypeError: there is no such option; when the function is decorated.
+
+    Cost: with `combine` that of `transaction` for a call whose items no other caller has in use. Else no read of what
+    the calls before it leave, one commit for the group, and 1 transactional read before an error of the function.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """

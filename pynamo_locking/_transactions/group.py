@@ -9,10 +9,11 @@ condition that each item is stored as the group's first reader of it has read it
 later transactions have read is what those before them write, and is written by all or by none. A function that raises
 after it has read what was not committed then is believed once a check has told that it was, and that it is current.
 
-A transaction whose items nobody else has in use is a group of one, which is sent at once, as without groups.
+A transaction whose items nobody else has in use is a group of one, which is sent at once, as without groups. What a
+group of several callers leaves is kept for a moment, since they want the same items again: that only saves reads.
 
 Rejected: to run the functions in the thread of one caller, as `modify(combine=True)` does: a function may block, and
-belongs to its own task; to keep what a group has left for a while after its end: other processes write as well.
+belongs to its own task; to wait a while for others before a group is sent: those that come meanwhile form the next one.
 
 Ideas of group commit (DeWitt et al.: SIGMOD 1984), and of early lock release (Graefe et al.: SIGMOD 2013).
 """
@@ -428,33 +429,42 @@ class Member:
 
     def _result(self, group: Group, own: CommitRun, steps: _Steps) -> bool:
         """Let the transaction hear what became of its group."""
-        error, run = group.error, group.run
-        if group.is_shared and run is not None:
-            own.take_over(run)
-        if error is None:
-            for item, _ in steps if group.is_shared else ():
+        if not group.is_shared:
+            if group.error is not None:
+                raise group.error
+            return False
+        why = None if group.error is None else _why_refused(group, steps)
+        if group.run is not None and (why is not None or group.error is None):
+            own.take_over(group.run)
+        if why is not None:
+            raise why from group.error
+        if group.error is None:
+            for item, _ in steps:
                 if item.plan.write is not None:
                     note_applied(item.final())
             return False
-        if not group.is_shared:
-            raise error
-        if run is None or isinstance(error, Overtaken):
-            raise _overtaken()
-        if isinstance(error, OutcomeUnknown):
-            if all(item.plan.write is None for item, _ in steps):
-                raise _overtaken()  # nothing of its own is in doubt
-            raise copy.copy(error) from error
-        refusals = run.refusals()
-        if isinstance(error, _BY_OTHERS) and all(isinstance(why, _BY_OTHERS) for why in refusals.values()):
-            mine = [why for item, _ in steps if (why := refusals.get(item.identity)) is not None]
-            if refusals and not mine:
-                raise _overtaken()
-            raise copy.copy(mine[0] if mine else error) from error
         # One of the transactions cannot be committed: each goes alone, so that it alone hears of it.
         if group in self._seen.values():
             self._goes_alone = True
             raise _overtaken()
         return self._commit_alone(own)
+
+
+def _why_refused(group: Group, steps: _Steps) -> BaseException | None:
+    """Return the error for one of several transactions of a group; None if one of them may be the reason by itself."""
+    error, run = group.error, group.run
+    if run is None or isinstance(error, Overtaken):
+        return _overtaken()
+    if isinstance(error, OutcomeUnknown):
+        is_in_doubt = any(item.plan.write is not None for item, _ in steps)
+        return copy.copy(error) if is_in_doubt else _overtaken()
+    refusals = run.refusals()
+    if not all(isinstance(why, _BY_OTHERS) for why in (error, *refusals.values())):
+        return None
+    mine = [why for item, _ in steps if (why := refusals.get(item.identity)) is not None]
+    if refusals and not mine:
+        return _overtaken()
+    return copy.copy(mine[0] if mine else error)
 
 
 def _is_behind(item: TransactionItem, in_use: Mapping[ItemKey, Group]) -> bool:
@@ -505,7 +515,7 @@ def _left_by(item: TransactionItem) -> Image | None:
 
 
 def _forget_after_fork() -> None:
-    global _mutex, under_way  # noqa: PLW0603 - the parent's threads, which hold and fill them, do not live here
+    global _mutex, under_way  # the parent's threads, which hold and fill them, do not live here
     _mutex, under_way = runtime.current.mutex(), UnderWay()
 
 

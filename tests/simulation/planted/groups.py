@@ -14,6 +14,7 @@ _PLAN = Plan("combined", parties=2, processes=1, rounds=2)
 _LOST = _PLAN.but(faults={Fault.LOST_REQUEST: 3, Fault.LOST_RESPONSE: 3})
 _ERRORS = Plan("combined, raised", parties=3, processes=2, rounds=2)
 _OTHERS = Plan("combined", parties=3, processes=2, rounds=2)
+_RAISE: Final = "        if why is not None:\n            raise why from"
 _CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Versions", "RealTime")
 
 BUGS: Final = (
@@ -25,7 +26,7 @@ BUGS: Final = (
     bug(
         "doubt is not shared: No answer comes for a group, and its callers hear that it was committed.",
         Search(_LOST, *_CHECKS, limit=300),
-        Change(_GROUP, "raise copy.copy(error) from error\n        refusals", "return False\n        refusals"),
+        Change(_GROUP, _RAISE, f"        if isinstance(why, OutcomeUnknown):\n            return False\n{_RAISE}"),
     ),
     bug(
         "errors are believed: A function that has read what was never committed raises, and its error is passed on.",
@@ -35,11 +36,7 @@ BUGS: Final = (
     bug(
         "refused together, told apart: DynamoDB refuses a group, and those whose items were not the reason succeed.",
         Search(_OTHERS, *_CHECKS, limit=300),
-        Change(
-            _GROUP,
-            "            if refusals and not mine:\n                raise _overtaken()\n",
-            "            if refusals and not mine:\n                return False\n",
-        ),
+        Change(_GROUP, _RAISE, f"        if group.run and isinstance(why, Overtaken):\n            return 0\n{_RAISE}"),
     ),
     bug(
         "joins with what it has read: It is not compared with what those before it in the group leave.",
