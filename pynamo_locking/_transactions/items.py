@@ -315,15 +315,13 @@ class HeldLocks:
 class TransactionItems:
     """The items of one transaction, and the locks that it holds until its end.
 
-    It waits for locks until the deadline, by the monotonic clock. `_relies_on_reads` says whether the commit checks
-    every item that was read. The caller may have named the `_table` of the records.
+    It waits for locks until the deadline, by the monotonic clock. The caller may have named `_table`, of the records.
     """
 
     _id: str
     _table: type[TransactionTable] | None
     reader: IsolatedReader
     deadline: InitVar[Deadline]
-    _relies_on_reads: bool
     by_key: dict[ItemKey, TransactionItem] = field(default_factory=dict, init=False)
     locks: HeldLocks = field(init=False)
     guards: QueryGuards = field(init=False)
@@ -349,7 +347,7 @@ class TransactionItems:
         """
         items = self.find_all(model, values, locking)
         for item in items:
-            if self._relies_on_reads or item.identity in self._checked:
+            if self.reader.checks_reads or item.identity in self._checked:
                 item.rely()
         return items
 
@@ -476,7 +474,7 @@ class TransactionItems:
                 if item is None:
                     instance = model.from_raw_data(copy_of(current or key))
                     item = self._add(instance, identity, key, current, is_ours=True)
-                if self._relies_on_reads:
+                if self.reader.checks_reads:
                     item.rely()
                 yield item
 
@@ -560,7 +558,7 @@ class TransactionItems:
         if not is_guarding_table(model):
             stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
-        if self._relies_on_reads:
+        if self.reader.checks_reads:
             guard.rely()
         self.guards.settle(model, stored, guard)
 

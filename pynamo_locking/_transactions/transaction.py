@@ -213,7 +213,7 @@ class Transaction:
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         reader = IsolatedReader(self._level, deadline=deadline, priority=priority)
-        self._items = TransactionItems(self.id, table, reader, deadline, self._level.checks_reads)
+        self._items = TransactionItems(self.id, table, reader, deadline)
         self._is_over = False
 
     def save(

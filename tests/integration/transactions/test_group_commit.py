@@ -309,7 +309,7 @@ def test_one_that_dynamodb_refuses_for_good_does_not_keep_the_others(two):
 
     with without_pauses():
         first, refused, last = together(move(10), grow, move(10))
-    assert (first, last) == (100, 90)
+    assert sorted((first, last)) == [90, 100]
     assert isinstance(refused, Exception)
     assert not isinstance(refused, StaleVersion | TransactionConflict)
     assert balance("p0") == 80
