@@ -450,9 +450,9 @@ class Transaction:
             self._confirm(error)
             raise
 
-    def _confirm(self, error: BaseException) -> None:
-        """Raise something else if an error is based on what was not committed: see `group`."""
-        if self._items.member is not None and isinstance(error, Exception):
+    def _confirm(self, error: BaseException | None) -> None:
+        """Raise if what is told in place of a commit is based on what was not committed: see `group`."""
+        if self._items.member is not None and (error is None or isinstance(error, Exception)):
             self._items.member.confirm(self._items, self._options)
 
     def _check_relied_on(self, error: NotUnique) -> None:
@@ -484,7 +484,7 @@ class Transaction:
             The id to resume it by: `id`, or the id by which it was resumed itself. It can be committed once.
 
         Raises:
-            ConfigurationError: it holds locks, has callbacks, has placed intervals, or only reads.
+            ConfigurationError: it holds locks, has callbacks, has placed intervals, only reads, or has `combine`.
             StaleVersion: an item was changed, or another process has gone on with the transaction.
             Conflict: a condition was false.
             UpdateError: the row would exceed the 400 KB of an item.
@@ -494,6 +494,11 @@ class Transaction:
         self._check_open()
         if not self._level.may_write or self._items.locks.held or self._after_commit or self._after_rollback:
             raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
+        if self._items.member is not None:
+            raise ConfigurationError(
+                "a transaction with combine=True cannot be suspended: it may have read what is not committed yet. "
+                "Leave out combine."
+            )
         id_ = suspension.suspend(
             self._items, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
         )
@@ -602,13 +607,14 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if error is not None and not self._is_over:
+            if error is None and not self._is_over:
+                self.commit()
+            elif self._commit is None:  # it raises, or was rolled back
                 try:
                     self._confirm(error)
                 finally:
-                    self._end(error)
-            elif not self._is_over:
-                self.commit()
+                    if not self._is_over:
+                        self._end(error)
         finally:
             self.rollback()  # if an interrupt came before the end
 

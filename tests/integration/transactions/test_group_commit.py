@@ -30,6 +30,7 @@ from tests.integration.telemetry.forked import in_child
 from tests.support.parties import without_pauses
 from tests.support.transaction_helpers import balance
 from tests.support.transaction_models import Animal, Dog, Plain, Purse, Session, purses, stored
+from tests.support.unique_models import Uniques, User
 from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
@@ -276,6 +277,26 @@ def test_an_error_is_not_believed_if_what_it_is_based_on_is_refused(two):
     assert sorted(results, key=str) == [0, 100]
 
 
+def test_what_is_returned_after_a_rollback_is_believed_as_an_error_is(two):
+    """It read that nothing was left, and that was never committed: so it runs again."""
+
+    def spend_all(tx: Transaction) -> str:
+        purse = tx.get(Purse, "p0")
+        if purse.balance < 100:
+            tx.rollback()
+            return f"only {purse.balance}"
+        purse.balance -= 100
+        tx.save(purse)
+        return "spent"
+
+    def change() -> None:
+        Purse("p0").update([Purse.balance.set(250)], add_version_condition=False)
+
+    with on("UpdateItem").before(change), without_pauses():
+        assert together(spend_all, spend_all, joining=1) == ["spent", "spent"]
+    assert balance("p0") == 50
+
+
 def test_a_false_condition_is_of_its_own_caller(two):
     """It is told of a conflict; the others of the group are committed."""
 
@@ -409,6 +430,35 @@ def test_what_would_be_wrong_is_refused_at_construction(decorator, name, value):
     with pytest.raises(ConfigurationError, match=f"leave out combine, or {name}="):
         decorator(combine=True, **{name: value})
     decorator(combine=False, **{name: value})
+
+
+def test_one_that_combines_cannot_be_suspended(two):
+    with pytest.raises(ConfigurationError, match="combine=True cannot be suspended"):
+        combined(lambda tx: (move(10)(tx), tx.suspend()))
+    assert balance("p0") == 100
+
+
+def test_unique_values_commit_alone_and_other_attributes_of_their_items_together(memory):
+    memory.bind(Uniques, User)
+    purses(2)
+    User("u", email="ann").save()
+
+    def see(tx: Transaction) -> None:
+        tx.update(tx.get(User, "u"), [User.age.set(1)])
+        tx.touch(tx.get(Purse, "p0"))
+
+    def rename(tx: Transaction) -> None:
+        user = tx.get(User, "u")
+        user.email = "bob"
+        tx.save(user)
+
+    with without_pauses():
+        assert together(see, see, rename, joining=2) == [None] * 3
+    user = User.get("u")
+    assert (user.email, user.age, user.version) == ("bob", 1, 4)
+    user.email = "ann"
+    user.save()
+    User("v", email="bob").save()
 
 
 def test_inside_another_transaction_it_is_a_part_of_it(two):
