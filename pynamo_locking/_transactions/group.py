@@ -307,8 +307,9 @@ def member() -> Member | None:
 class Member:
     """The part of one attempt of a call in groups: what it has read of those under way, and its commit with others."""
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, *, trusts_kept: bool = True) -> None:
         self._number = number
+        self._trusts_kept = trusts_kept
         self._forks = runtime.forks
         self._asked: set[ItemKey] = set()  # what the function has read by its key
         self._seen: dict[ItemKey, Group] = {}  # what came from a group
@@ -316,7 +317,9 @@ class Member:
 
     def again(self) -> Member | None:
         """Return the part of the next attempt; None if it has to commit alone."""
-        return None if self._goes_alone or self._number >= MOST_ATTEMPTS else Member(self._number + 1)
+        if self._goes_alone or self._number >= MOST_ATTEMPTS:
+            return None
+        return Member(self._number + 1, trusts_kept=self._trusts_kept)
 
     def left(self, model: type[GuardedMixin], keys: Collection[ItemKey]) -> dict[ItemKey, Image | None]:
         """Return those of some items that groups under way will leave, for the transaction to read."""
@@ -330,7 +333,7 @@ class Member:
                 group, kept = under_way.last.get((place, key)), under_way.kept.get((place, key))
                 if group is not None:
                     found[key], self._seen[key] = group.chains[key].left, group
-                elif kept is not None and now < kept.until:
+                elif kept is not None and now < kept.until and self._trusts_kept:
                     found[key], self._seen[key] = kept.left, kept.group
         return found
 
@@ -346,6 +349,7 @@ class Member:
         """
         if not self._seen or self._forks != runtime.forks:  # no thread of the parent lives in a child
             return
+        self._trusts_kept = False  # if that is the reason, the next attempt must not read it again
         self._settle()
         read = [copy.copy(item) for item in items.by_key.values() if not isinstance(item.base, Unread)]
         for item in read:
@@ -414,6 +418,7 @@ class Member:
                 return None, False
 
     def _commit_alone(self, own: CommitRun) -> bool:
+        self._trusts_kept = False
         self._settle()
         return own.run()
 

@@ -392,6 +392,25 @@ def test_a_read_under_read_committed(two):
     assert together(move(10), look, isolation="read_committed") == [100, 90]
 
 
+def test_what_a_group_has_left_saves_reads_and_is_checked(two, monkeypatch):
+    """If it is not what is stored any more, an error based on it is not believed: the next attempt reads the table."""
+
+    monkeypatch.setattr(group, "KEPT_S", 60.0)  # whatever else this machine does
+
+    def look(tx: Transaction) -> None:
+        raise LookupError(int(tx.get(Purse, "p0").balance))
+
+    assert together(move(10), move(10)) == [100, 90]
+    with count_requests() as counted:
+        assert combined(move(10)) == 80
+    assert "GetItem" not in counted.by_operation
+
+    assert together(move(10), move(10)) == [70, 60]
+    Purse("p0").update([Purse.balance.set(7)], add_version_condition=False)
+    with pytest.raises(LookupError, match="7"), without_pauses():
+        combined(look, attempts=2)
+
+
 # What does not share
 
 
