@@ -183,18 +183,14 @@ class Group:
 
     def lead(self) -> None:
         """Commit the group, after those before it: its first transaction does, in its own thread."""
-        error: BaseException | None = _overtaken()
-        try:
-            while (earlier := self._close()) is not None:
-                earlier.wait()
-            if all(each.error is None for each in self.before):
-                items = [chain.whole() for chain in self.chains.values()]
-                assert self._options is not None  # noqa: S101 - it has a transaction
-                self.run = self._alone or CommitRun(items, self._options)
-                error = _interrupted(items)
-                error = _error_of(self.run)
-        finally:
-            self.end(error)
+        while (earlier := self._close()) is not None:
+            earlier.wait()
+        if any(each.error is not None for each in self.before):
+            self.end(_overtaken())
+            return
+        assert self._options is not None  # noqa: S101 - it has a transaction
+        self.run = self._alone or CommitRun([chain.whole() for chain in self.chains.values()], self._options)
+        self.end(_error_of(self.run))
 
     def _close(self) -> Group | None:
         """Let no other transaction in, unless a group before this one is still under way: return that one."""
@@ -219,6 +215,11 @@ class Group:
             self.before.clear()
         with self._ended:
             self._ended.notify_all()
+
+    def abandon(self) -> None:
+        """End it after an interrupt of the caller that leads: once it was being sent, its outcome is unknown."""
+        if not self.is_over:
+            self.end(_overtaken() if self.run is None else _interrupted(self.run.items))
 
     def wait(self) -> None:
         with self._ended:
@@ -314,6 +315,7 @@ class Member:
         self._asked: set[ItemKey] = set()  # what the function has read by its key
         self._seen: dict[ItemKey, Group] = {}  # what came from a group
         self._goes_alone = False
+        self._led: Group | None = None  # noted before others can join it: an interrupt may come at any moment
 
     def again(self) -> Member | None:
         """Return the part of the next attempt; None if it has to commit alone."""
@@ -369,24 +371,23 @@ class Member:
         steps = _steps_of(own, options)
         if steps is None:
             return self._commit_alone(own)
-        group, leads = None, False
         try:
-            group, leads = self._joined(own, options, steps)
+            group = self._joined(own, options, steps)
             if group is None:
                 return self._commit_alone(own)
-            if leads:
+            if group is self._led:
                 _leading.is_true = True
                 group.lead()
             else:
                 group.wait()
         finally:
             _leading.is_true = False
-            if leads and group is not None and not group.is_over:  # an interrupt came before it was sent
-                group.end(_overtaken())
+            if self._led is not None:
+                self._led.abandon()
         return self._result(group, own, steps)
 
-    def _joined(self, own: CommitRun, options: TransactionOptions, steps: _Steps) -> tuple[Group | None, bool]:
-        """Return the group that the transaction has joined, and whether it leads it; no group if it has to go alone."""
+    def _joined(self, own: CommitRun, options: TransactionOptions, steps: _Steps) -> Group | None:
+        """Return the group that the transaction has joined; None if it has to go alone."""
         place = endpoint_of(steps[0][0].model)
         while True:
             with _mutex:
@@ -404,18 +405,18 @@ class Member:
                 before = {*in_use.values(), *(group for group in self._seen.values() if not group.is_over)}
                 group = under_way.open.get(place) if before else None
                 if not behind and (group is None or group.has_room(steps)):
-                    leads = group is None
-                    group = group or Group(place)
-                    if leads and before:
-                        under_way.open[place] = group
+                    if group is None:
+                        group = self._led = Group(place)
+                        if before:
+                            under_way.open[place] = group
                     group.add(own, options, steps)
                     group.before |= before - {group}
-                    return group, leads
+                    return group
                 in_the_way = in_use[behind[0].identity] if behind else group
             if in_the_way is not None:
                 in_the_way.wait()
             if behind:  # an instance from outside of the function, or the row of a query: DynamoDB tells if it is old
-                return None, False
+                return None
 
     def _commit_alone(self, own: CommitRun) -> bool:
         self._trusts_kept = False
