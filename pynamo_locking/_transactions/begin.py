@@ -382,7 +382,7 @@ class RetryLoop(Attempts):
     def pause_after(self, error: Exception) -> float | None:
         member = items_of(self.begun).member
         if isinstance(error, group.Overtaken) and member is not None:
-            self._refused = member.read_itself(items_of(self.begun))
+            self._refused = member.read_itself(items_of(self.begun).by_key)
             return 0.0
         commit, is_first = commit_run_of(self.begun), self._number == 1
         if isinstance(error, OutcomeUnknown) and commit is not None:

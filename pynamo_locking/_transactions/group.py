@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._models.writes import GuardedMixin
-    from pynamo_locking._transactions.items import TransactionItems
     from pynamo_locking._transactions.options import TransactionOptions
 
 
@@ -339,12 +338,12 @@ class Member:
                     found[key], self._seen[key] = kept.left, kept.group
         return found
 
-    def read_itself(self, items: TransactionItems) -> dict[ItemKey, Image]:
+    def read_itself(self, items: Mapping[ItemKey, TransactionItem]) -> dict[ItemKey, Image]:
         """Return what the attempt has read of the table, with which the next one goes on; guards are read again."""
-        read = ((key, item) for key, item in items.by_key.items() if item.stored and key not in self._seen)
+        read = ((key, item) for key, item in items.items() if item.stored and key not in self._seen)
         return {key: item.stored for key, item in read if not is_own_row(item)}
 
-    def confirm(self, items: TransactionItems, options: TransactionOptions) -> None:
+    def confirm(self, items: Mapping[ItemKey, TransactionItem], options: TransactionOptions) -> None:
         """Raise if what a function has read before it raised was never committed, or is not current.
 
         Cost: none if it has read nothing of groups; else 1 transactional read for each hundred items.
@@ -353,7 +352,7 @@ class Member:
             return
         self._trusts_kept = False  # if that is the reason, the next attempt must not read it again
         self._settle()
-        read = [copy.copy(item) for item in items.by_key.values() if not isinstance(item.base, Unread)]
+        read = [copy.copy(item) for item in items.values() if not isinstance(item.base, Unread)]
         for item in read:
             item.plan, item.is_read = Plan(item.base), True
         CommitRun(read, options).check_reads()

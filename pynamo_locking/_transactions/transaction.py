@@ -453,7 +453,7 @@ class Transaction:
     def _confirm(self, error: BaseException | None) -> None:
         """Raise if what is told in place of a commit is based on what was not committed: see `group`."""
         if self._items.member is not None and (error is None or isinstance(error, Exception)):
-            self._items.member.confirm(self._items, self._options)
+            self._items.member.confirm(self._items.by_key, self._options)
 
     def _check_relied_on(self, error: NotUnique) -> None:
         """Raise if an item is not the one that was read: then a value that was moved seems to be taken."""
