@@ -115,7 +115,7 @@ def check_threads() -> None:
         )
 
 
-if sys.version_info[:2] != (3, 14):
+if sys.version_info < (3, 14):
     _Exclusive, _Reentrant = threading.Lock, threading.RLock
 
     class _Entered:
@@ -129,7 +129,8 @@ else:
         """Takes a mutex where no interrupt follows.
 
         CPython 3.14 lets one in after the call of an `__enter__` of C, before the block has begun: the mutex would stay
-        locked. It lets none in where a function of Python returns, nor after a step of an iterator.
+        locked. It lets none in where a function of Python returns, nor after a step of an iterator. On 3.15 only what a
+        profile function raises comes there.
         """
 
         acquire: Callable[..., bool]
