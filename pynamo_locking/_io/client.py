@@ -484,11 +484,10 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error
         repeated: whether an earlier request of the same call got no response, and may have been applied.
     """
 
-    repeated = False
-
-    def __init__(self, image: Image | None) -> None:
+    def __init__(self, image: Image | None, *, repeated: bool) -> None:
         super().__init__("the condition failed")
         self.image = image
+        self.repeated = repeated
 
 
 class Unavailable(Exception):  # noqa: N818 - an answer, not an error
@@ -544,9 +543,8 @@ def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[
                 runtime.current.sleep(backoff(attempts - 1, runtime.current.jitter()))
                 continue
             if answer is Answer.REFUSED:
-                refused = Refused(responses.image_of(error))
-                refused.repeated = in_doubt
-                raise refused from error
+                # With a name here, its traceback would be a cycle that keeps the callers' frames until a collection.
+                raise Refused(responses.image_of(error), repeated=in_doubt) from error
             if in_doubt:
                 setattr(error, responses.REPEATED, True)
             if responses.is_transient(error):

@@ -115,14 +115,49 @@ def check_threads() -> None:
         )
 
 
-class Condition(threading.Condition):
+if sys.version_info < (3, 14):
+    _Exclusive, _Reentrant = threading.Lock, threading.RLock
+
+    class _Entered:
+        """Takes the lock of a condition in a function of C."""
+
+        __enter__ = property(operator.attrgetter("_lock.__enter__"))
+
+else:
+
+    class _Entered:
+        """Takes a mutex where no interrupt follows.
+
+        CPython 3.14 lets one in after the call of an `__enter__` of C, before the block has begun: the mutex would stay
+        locked. It lets none in where a function of Python returns, nor after a step of an iterator. On 3.15 only what a
+        profile function raises comes there.
+        """
+
+        acquire: Callable[..., bool]
+
+        def __enter__(self) -> bool:
+            return [*map(self.acquire, (True,))][0]  # noqa: RUF015 - an interrupt may follow the call of `next`
+
+    class _Reentrant(_Entered, type(threading.RLock())):  # type: ignore[misc]
+        """As `threading.RLock`."""
+
+    class _Exclusive(_Entered):
+        """As `threading.Lock`, from which no class can be derived."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.acquire, self.release = self._lock.acquire, self._lock.release
+
+        __exit__ = property(operator.attrgetter("_lock.__exit__"))
+
+
+class Condition(_Entered, threading.Condition):
     """A condition whose lock stays with nobody after an interrupt.
 
     `threading` takes and leaves it in functions of Python, where an interrupt can come after the lock was taken and
-    before the block has begun. Here `with` finds the functions of the lock itself, which are of C.
+    before the block has begun. Here `with` finds the functions of the lock itself, which are of C (but see `_Entered`).
     """
 
-    __enter__ = property(operator.attrgetter("_lock.__enter__"))  # pyright: ignore[reportAssignmentType]
     __exit__ = property(operator.attrgetter("_lock.__exit__"))  # pyright: ignore[reportAssignmentType]
 
 
@@ -190,14 +225,14 @@ class Runtime:
 
     def exclusive(self) -> threading.Lock:
         """Return a new mutex that is not reentrant."""
-        return threading.Lock()
+        return _Exclusive()
 
     def event(self) -> threading.Event:
         return threading.Event()
 
     def mutex(self) -> threading.RLock:
         """Return a new mutex, which its thread may take again (in a signal handler or a finalizer)."""
-        return threading.RLock()
+        return _Reentrant()
 
     def condition(self) -> threading.Condition:
         return Condition()
@@ -284,7 +319,7 @@ def brief_mutex() -> threading.RLock:
 
     It is the same in a simulated world, where nobody is interrupted between such steps.
     """
-    return threading.RLock()
+    return _Reentrant()
 
 
 def living(things: weakref.WeakKeyDictionary[_T, Any]) -> list[_T]:
