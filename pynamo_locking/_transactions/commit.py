@@ -519,11 +519,6 @@ class CommitRun:
         self.path = ""
 
     @property
-    def items(self) -> Sequence[TransactionItem]:
-        """What it writes and checks."""
-        return self._items
-
-    @property
     def is_decided(self) -> bool:
         """Whether the transaction is known to be committed, even if the work after the decision was interrupted."""
         return self._long is not None and self._long.is_decided
@@ -601,17 +596,6 @@ class CommitRun:
             elif row in assembly.unchanged and item.stored:
                 found[item.identity] = item.stored
         return found
-
-    def refusals(self) -> dict[ItemKey, Exception]:
-        """Return why items have refused a native transaction; empty if it had another reason."""
-        if self._assembly is None:
-            return {}
-        why = self._assembly.explained
-        return {self._items[i].identity: why[id(row)] for i, row in self._assembly.by_key.items() if id(row) in why}
-
-    def take_over(self, other: CommitRun) -> None:
-        """Tell what became of another run, which has committed these items together with others, or has not."""
-        self._items, self._assembly, self.path = other._items, other._assembly, other.path
 
     def contended(self) -> list[TransactionItem]:
         """Return the written items that have refused a long commit, since others had changed or locked them."""
