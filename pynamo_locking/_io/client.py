@@ -278,11 +278,10 @@ def _watch(connection: Connection) -> None:
             # Before botocore's own, which decides what is repeated.
             meta.events.register_first("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
             meta.events.register("before-parse.dynamodb", responses.take_items, unique_id="pynamo-locking-items")
-            # After all others, which may look at the parameters, or replace them.
-            meta.events.register_last("provide-client-params", _note_asked, unique_id="pynamo-locking-asked")
-            if type(getattr(client, "_serializer", None)) is JSONSerializer:  # and no validation before it
-                meta.events.register_last("before-parameter-build", write_body, unique_id="pynamo-locking-body")
-                meta.events.register_first("before-call.dynamodb", put_body, unique_id="pynamo-locking-put")
+            meta.events.register("provide-client-params.dynamodb", _note_asked, unique_id="pynamo-locking-asked")
+            serializer = getattr(client, "_serializer", None)
+            if type(serializer) is JSONSerializer:  # and none that validates first, or a test's substitute
+                serializer.__class__ = _BodyAtOnce
             _watched.add(client)
 
 
@@ -293,39 +292,31 @@ _SAYS_SOMETHING: Final = "pynamo_locking_says_something"
 _METADATA: Final = frozenset({"ResponseMetadata"})
 
 
-def _note_asked(params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> dict[str, Any]:
+def _note_asked(params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
     is_about_items = "ReturnConsumedCapacity" in model.input_shape.members  # PynamoDB asks for it
     asked = params.get("ReturnConsumedCapacity", "NONE") != "NONE"
     context[_SAYS_SOMETHING] = asked if is_about_items else model.output_shape is not None
-    context[_PARAMETERS] = copied = {**params}  # a caller may send the same ones again
-    return copied
 
 
-# The body of a request. botocore calls several functions for each value in it, although PynamoDB's parameters are the
-# JSON that it sends: that takes longer than all that PynamoDB does for a save.
+class _BodyAtOnce(JSONSerializer):
+    """Writes the body of a request about items by one call.
 
-#: In botocore's context of a request: its parameters, if no other program has replaced them, and its body.
-_PARAMETERS: Final = "pynamo_locking_parameters"
-_BODY: Final = "pynamo_locking_body"
+    botocore calls several functions for each value in it, although PynamoDB's parameters are the JSON that it sends:
+    that takes longer than all that PynamoDB does for a save.
+    """
 
-#: What only botocore can send: text for a binary value, which it encodes, and an ARN, whose account tells the endpoint.
-_FOR_BOTOCORE: Final = ('"B": ', '"BS": ', '"arn:')
-
-
-def write_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Empty the parts of a request before botocore serializes them; its event ``before-parameter-build`` calls this."""
-    if params is not context.get(_PARAMETERS):
-        return
-    with suppress(TypeError, ValueError, RecursionError):  # bytes and times, which have no form in JSON
-        text = json.dumps(params)
-        if not any(each in text for each in _FOR_BOTOCORE):
-            context[_BODY] = text.encode()
-            params.update({name: type(value)() for name, value in params.items() if isinstance(value, (dict, list))})
-
-
-def put_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Put the body into the request; botocore's event ``before-call`` calls this."""
-    params["body"] = context.pop(_BODY, params["body"])
+    @override
+    def serialize_to_request(self, parameters: dict[str, Any], operation_model: Any) -> dict[str, Any]:
+        shape = operation_model.input_shape
+        if shape is None or "ReturnConsumedCapacity" not in shape.members:  # others have times, which it converts
+            return super().serialize_to_request(parameters, operation_model)
+        text = '"B": '
+        with suppress(TypeError, ValueError, RecursionError):  # bytes have no form in JSON
+            text = json.dumps(parameters)
+        if '"B": ' in text or '"BS": ' in text:  # botocore encodes binary values, also those given as text
+            return super().serialize_to_request(parameters, operation_model)
+        bare = {name: type(part)() if isinstance(part, (dict, list)) else part for name, part in parameters.items()}
+        return {**super().serialize_to_request(bare, operation_model), "body": text.encode()}
 
 
 def _note_attempt(

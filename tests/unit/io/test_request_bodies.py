@@ -7,6 +7,8 @@ import json
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+from urllib.parse import parse_qs, urlsplit
 
 import botocore.session
 import pytest
@@ -49,6 +51,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
         "ExportTableToPointInTime",
         {"TableArn": "arn:x", "S3Bucket": "b", "ClientToken": "t", "ExportTime": datetime.now(tz=timezone.utc)},
     ),
+    ("ListBackups", {"TimeRangeLowerBound": "2024-01-01T00:00:00Z"}),  # it sends a number
 ]
 
 
@@ -71,7 +74,9 @@ class Client:
         answer: dict[str, Any] = (
             {"ConsumedCapacity": {}} if b"PutItem" in self.sent[-1][2] else {"ConsumedCapacity": []}
         )
-        response._content = json.dumps({**answer, "ExportDescription": {"ExportArn": "a"}}).encode()
+        response._content = json.dumps(
+            {**answer, "ExportDescription": {"ExportArn": "a"}, "BackupSummaries": []}
+        ).encode()
         return response
 
     def send(self, operation: str, params: dict[str, Any]) -> tuple[str, Any, bytes]:
@@ -95,10 +100,39 @@ def test_a_body_is_that_of_botocore(clients: list[Client], operation: str, param
 
 def test_botocore_serializes_no_items() -> None:
     """That would take longer than all that PynamoDB does for a save."""
-    client, left = Client(writes_bodies=True), dict[str, Any]()
-    client.client.meta.events.register_last("before-parameter-build", lambda params, **_: left.update(params))
-    client.send("TransactWriteItems", {"TransactItems": [{"Put": put(UNUSUAL)}], "ClientRequestToken": "t"})
-    assert left == {"TransactItems": [], "ClientRequestToken": "t"}
+    client, item = Client(writes_bodies=True), dict[str, Any](put(UNUSUAL)["Item"])
+    serializer, serialized = client.client._serializer, list[Any]()
+    with mock.patch.object(serializer, "_serialize", side_effect=lambda _, value, *__: serialized.append(value)):
+        client.send("PutItem", {"TableName": "table", "Item": item})
+    assert serialized == [{"TableName": "table", "Item": {}}]
+
+
+@pytest.mark.parametrize("event", ["before-call", "before-call.dynamodb.PutItem", "before-call.*.*"])
+def test_another_program_sees_and_changes_the_body(event: str) -> None:
+    """As an application can in botocore's events."""
+    client, seen = Client(writes_bodies=True), list[Any]()
+
+    def change(params: dict[str, Any], **_: Any) -> None:
+        seen.append(json.loads(params["body"]))
+        params["body"] = b'{"TableName": "other"}'
+
+    client.client.meta.events.register(event, change)
+    request = put({"id": {"S": "a"}})
+    assert client.send("PutItem", request)[1] == {"TableName": "other"}
+    assert seen == [request]
+
+
+def test_a_signed_address_has_the_item() -> None:
+    """botocore makes it without a call."""
+    expected, found = (
+        Client(writes_bodies=each).client.generate_presigned_url("put_item", Params=put({"id": {"S": "a"}}))
+        for each in (False, True)
+    )
+    parts = [parse_qs(urlsplit(url).query) for url in (expected, found)]
+    assert {name for one, other in [parts] for name in one if one[name] != other[name]} <= {
+        "X-Amz-Date",
+        "X-Amz-Signature",
+    }
 
 
 def test_botocore_sees_the_account_in_the_name_of_a_table() -> None:
@@ -119,7 +153,7 @@ def test_botocore_sees_the_account_in_the_name_of_a_table() -> None:
 def test_botocore_adds_what_a_request_lacks(clients: list[Client]) -> None:
     """The token of a transaction."""
     params = {"TransactItems": [{"Put": put(UNUSUAL)}]}
-    _, body, _ = clients[1].send("TransactWriteItems", params)
+    _, body, _ = clients[1].send("TransactWriteItems", {**params})
     assert body.pop("ClientRequestToken")
     assert body == params
 
