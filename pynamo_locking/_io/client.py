@@ -46,7 +46,7 @@ from pynamo_locking._pynamodb import (
 from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
@@ -306,7 +306,7 @@ class _BodyAtOnce(JSONSerializer):
     """
 
     @override
-    def serialize_to_request(self, parameters: dict[str, Any], operation_model: Any) -> dict[str, Any]:
+    def serialize_to_request(self, parameters: Mapping[str, Any], operation_model: Any) -> dict[str, Any]:
         shape = operation_model.input_shape
         if shape is None or "ReturnConsumedCapacity" not in shape.members:  # others have times, which it converts
             return super().serialize_to_request(parameters, operation_model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 from pynamodb.exceptions import PutError, TransactWriteError
@@ -221,16 +222,16 @@ def test_ours_sizes_are_checked(ours):
 def test_ours_needs_no_connection(engine, kind):
     """It sends by that of the first model, which has its client, with the options that PynamoDB's class takes."""
     model = engine.bind(document(EVERYBODY[kind]))
-    connection = connection_of(model)
+    connection, token = connection_of(model), str(uuid4())
     with patch.object(connection, "transact_write_items", wraps=connection.transact_write_items) as sent:
-        with TransactWrite("a-token", "SIZE", return_consumed_capacity="TOTAL") as transaction:
+        with TransactWrite(token, "SIZE", return_consumed_capacity="TOTAL") as transaction:
             transaction.save(model("a"))
             transaction.save(model("b"))
         with TransactWrite() as transaction:
             transaction.save(model("c"))
     options = ["client_request_token", "return_item_collection_metrics", "return_consumed_capacity"]
     assert sent.call_count == 2
-    assert [sent.call_args_list[0].kwargs[each] for each in options] == ["a-token", "SIZE", "TOTAL"]
+    assert [sent.call_args_list[0].kwargs[each] for each in options] == [token, "SIZE", "TOTAL"]
     assert sorted(each.pk for each in model.scan(consistent_read=True)) == ["a", "b", "c"]
 
 

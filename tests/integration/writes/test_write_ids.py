@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from types import MappingProxyType
+from uuid import uuid4
 
 import botocore.endpoint
 import pytest
@@ -649,10 +650,11 @@ def test_a_transaction_that_is_repeated_with_its_token_is_done_once(concurrent_e
     counted, created, deleted = Doc("a"), Doc("b", n=1), Doc("c")
     counted.save()
     deleted.save()
+    token = str(uuid4())  # DynamoDB knows those of the last ten minutes
 
     def commit():
         connection = Doc._get_connection().connection
-        with TransactWrite(connection=connection, client_request_token="one-and-the-same") as transaction:
+        with TransactWrite(connection=connection, client_request_token=token) as transaction:
             transaction.update(counted, [Doc.n.add(1)])
             transaction.save(created)
             transaction.delete(deleted)

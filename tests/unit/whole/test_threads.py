@@ -118,7 +118,7 @@ def test_a_client_is_watched_once() -> None:
     def register(event: str, *_: object, **__: object) -> None:
         registered.append((event, client._mutex._is_owned()))  # type: ignore[attr-defined]
 
-    events = SimpleNamespace(register=register, register_first=register, register_last=register)
+    events = SimpleNamespace(register=register, register_first=register)
     watched = type("Watched", (), {"meta": SimpleNamespace(events=events)})()
     connection: Any = SimpleNamespace(client=watched, _client=watched)
     client._watch(connection)
@@ -127,7 +127,7 @@ def test_a_client_is_watched_once() -> None:
     assert registered == [
         ("needs-retry.dynamodb", True),
         ("before-parse.dynamodb", True),
-        ("provide-client-params", True),
+        ("provide-client-params.dynamodb", True),
     ]
 
 
