@@ -18,6 +18,7 @@ So a test says its moment in words, which are true whether writes are sent one b
 
 from __future__ import annotations
 
+import itertools
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -109,11 +110,12 @@ def die_at(monkeypatch: pytest.MonkeyPatch, deed: str, call: Callable[[], object
 
 def from_deed(deed: str, times: float = float("inf")) -> Callable[[int, str, Mapping[str, Any]], bool]:
     """Return what tells, of a request after the other, whether it does this for the first time, or follows that one."""
-    seen = list[str]()
+    seen, numbers = list[str](), itertools.count(1)  # each thread that sends gets another number
 
     def is_hit(_: int, operation: str, kwargs: Mapping[str, Any]) -> bool:
-        if seen or deed in deeds(operation, kwargs):
-            seen.append(operation)
-        return 0 < len(seen) <= times
+        if not seen and deed not in deeds(operation, kwargs):
+            return False
+        seen.append(operation)
+        return next(numbers) <= times
 
     return is_hit

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -294,14 +295,15 @@ def dying_where(
     _: object, is_last: Callable[[int, str, dict[str, Any]], bool], *, is_answer_lost: bool
 ) -> Iterator[Process]:
     """The same, where it dies at the first request of which that is true; it is told how many came before."""
-    process = Process()
+    process, mutex = Process(), threading.Lock()
 
     def answer(send: Send, operation: str, kwargs: dict[str, Any]) -> Any:
-        if process.is_dead:
-            raise Dead
-        process.is_dead = is_last(len(process.sent), operation, kwargs)
-        process.sent.append((operation, kwargs))
-        if process.is_dead:
+        with mutex:  # a transaction may send several requests at the same time, by threads
+            if process.is_dead:
+                raise Dead
+            dies = process.is_dead = is_last(len(process.sent), operation, kwargs)
+            process.sent.append((operation, kwargs))
+        if dies:
             if is_answer_lost:
                 send()
             raise Dead

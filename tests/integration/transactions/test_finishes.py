@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -257,11 +258,13 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
 
     for before in range(5):
         leave(26, TransactionStatus.COMMITTED)
-        seen = list[str]()
+        seen, numbers = list[str](), itertools.count()  # each thread that sends gets another number
 
-        def answer(send: Send, operation: str, _: Any, seen: list[str] = seen, before: int = before) -> Any:
+        def answer(
+            send: Send, operation: str, _: Any, seen: list[str] = seen, numbers: Any = numbers, before: int = before
+        ) -> Any:
             seen.append(operation)
-            if len(seen) == before + 1:
+            if next(numbers) == before:
                 in_thread(complete)
             return send()
 
