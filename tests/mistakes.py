@@ -40,8 +40,8 @@ ROWS: Final = (
     (
         "text for a binary value is sent as it is",
         "_io/client.py",
-        "if '\"B\": ' in text or '\"BS\": ' in text:",
-        "if text == '\"B\": ':",
+        "is_binary = '\"B\": ' in text or '\"BS\": ' in text",
+        "is_binary = False",
         "unit/io/test_request_bodies.py",
     ),
     (

@@ -97,17 +97,16 @@ class Picture:
         for k, (kind, label) in enumerate(entries):
             self.box(x + (width + 8) * k, y, width, 34, kind, label)
 
-    def cases(self, y: float, *rows: tuple[tuple[str, ...], str, tuple[str, ...]], labels: tuple[str, str]) -> None:
+    def cases(self, y: float, *rows: tuple[tuple[str, ...], str, tuple[str, ...]], is_choice: bool) -> None:
         """Draw one below the other: of each its lines, and the kind and the lines of what it leads to."""
-        yes, no = labels
         for k, (lines, kind, result) in enumerate(rows):
             top = y + 92 * k
             self.box(16, top, 214, 58, "stored", *lines)
-            self.text(250, top + 12, yes, "note", "m")
             self.arrow(230, top + 29, 274, top + 29)
             self.box(274, top, 150, 58, kind, *result)
-            if no:
-                self.text(133, top + 75, no, "note")
+            if is_choice:  # the first that applies
+                self.text(250, top + 12, "yes", "note", "m")
+                self.text(133, top + 75, "no", "note")
                 self.arrow(123, top + 58, 123, top + 92)
 
     def legend(self, y: float, *kinds: str) -> None:
@@ -511,7 +510,7 @@ def choice() -> Picture:
         (("a job runs once", "in each period"), "holder", ("once",)),
         (("several items", "change together"), "holder", ("transaction",)),
         (("many callers want one", "item, or for long"), "holder", ("a lock: edit,", "locked")),
-        labels=("yes", "no"),
+        is_choice=True,
     )
     picture.box(16, 416, 214, 40, "holder", "a version")
     picture.text(20, 488, "They work together: a model can have a")
@@ -540,7 +539,7 @@ def entry() -> Picture:
         (("release, and a caller", "of the process waits"), "stored", ("entry of the", "next caller")),
         (("detach",), "holder", ("entry of the", "token")),
         (("no renewal for a lease", "and 5 %, or broken"), "refused", ("evicted:", "LockLost")),
-        labels=("", ""),
+        is_choice=False,
     )
     picture.text(20, 566, "A waiter that gives up removes its entry.")
     return picture
@@ -562,7 +561,7 @@ def on_call() -> Picture:
         (("it shows a", "dead holder"), "waiter", ("nothing: a", "waiter evicts it")),
         (("its owner runs,", "and makes progress"), "holder", ("wait, or raise", "wait=")),
         (("its owner hangs",), "refused", ("end its process,", "or locks break")),
-        labels=("yes", "no"),
+        is_choice=True,
     )
     picture.box(16, 416, 214, 40, "stored", "no holder: it is free")
     picture.text(20, 490, "A broken lock gives its holder LockLost.")

@@ -307,16 +307,22 @@ class _BodyAtOnce(JSONSerializer):
 
     @override
     def serialize_to_request(self, parameters: Mapping[str, Any], operation_model: Any) -> dict[str, Any]:
-        shape = operation_model.input_shape
-        if shape is None or "ReturnConsumedCapacity" not in shape.members:  # others have times, which it converts
+        body = _body_of(parameters, operation_model.input_shape)
+        if body is None:
             return super().serialize_to_request(parameters, operation_model)
-        text = '"B": '
-        with suppress(TypeError, ValueError, RecursionError):  # bytes have no form in JSON
-            text = json.dumps(parameters)
-        if '"B": ' in text or '"BS": ' in text:  # botocore encodes binary values, also those given as text
-            return super().serialize_to_request(parameters, operation_model)
-        bare = {name: type(part)() if isinstance(part, (dict, list)) else part for name, part in parameters.items()}
-        return {**super().serialize_to_request(bare, operation_model), "body": text.encode()}
+        return {**super().serialize_to_request({}, operation_model), "body": body}
+
+
+def _body_of(parameters: Mapping[str, Any], shape: Any) -> bytes | None:
+    """Return the body of a request about items; None if botocore has to convert something in it."""
+    if shape is None or "ReturnConsumedCapacity" not in shape.members:  # others have times
+        return None
+    try:
+        text = json.dumps(parameters)
+    except (TypeError, ValueError, RecursionError):  # bytes have no form in JSON
+        return None
+    is_binary = '"B": ' in text or '"BS": ' in text  # binary values, which may be given as text, are encoded
+    return None if is_binary else text.encode()
 
 
 def _note_attempt(

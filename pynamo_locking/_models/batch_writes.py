@@ -101,8 +101,8 @@ class TransactWrite(PynamoTransactWrite):
         client_request_token: names the transaction, so that an application can repeat it within ten minutes, with the
             same copies of its items and outside locks; a new token unless given.
         return_item_collection_metrics: as in PynamoDB's class.
-        connection: sends the transaction; that of the first model that is written or checked, unless given. Make one
-            of your own once for the process: that takes longer than the transaction.
+        connection: sends the transaction; that of the first model that is written or checked, unless given. If you
+            make one, make it once for the process: that takes longer than the transaction.
         return_consumed_capacity: as in PynamoDB's class.
 
     Raises:

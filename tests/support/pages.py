@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +38,7 @@ from pynamo_locking_testing import (
     lose_lock,
     throttled,
 )
+from tests.support.parties import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -321,12 +321,6 @@ def run(*blocks: str, options: tuple[str, ...] = ()) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call it as another process would: in a thread that holds no lock."""
-    with ThreadPoolExecutor() as threads:
-        return threads.submit(function, *arguments).result()
-
-
 class Locks(NamedLock):
     class Meta:
         table_name = "locks"
@@ -360,7 +354,7 @@ def check_emptied_locks() -> None:
     Locks.create_table()
     pairs: list[tuple[Any, Any]] = [(Item, RawItem), (Locks, RawLock)]
     for model, raw in pairs:
-        hanging = elsewhere(model.locked("a", heartbeat=False).acquire)
+        hanging = in_thread(model.locked("a", heartbeat=False).acquire)
         [(ticket, told)] = raw.get("a").lock["queue"].values()
         assert (ticket, told["o"], "e" in told) == (hanging.ticket, hanging.owner, True)
         raw("a").update([raw.lock.set(DynamicMapAttribute())])
@@ -394,11 +388,11 @@ def check_two_releases(
     OldCounter("a").save()
     visit_of_release_1("a")
     with counter.edit("a") as item:
-        elsewhere(old_visit)
+        in_thread(old_visit)
         item.visits += 1
     assert counter.get("a").visits == 2, "of three"
     with counter.edit("a"), pytest.raises(ItemLocked):
-        elsewhere(visit_of_release_1, "a")
+        in_thread(lambda: visit_of_release_1("a"))
     visit_twice_of_release_2("a")
     assert counter.get("a").visits == 4
 
