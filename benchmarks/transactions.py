@@ -243,11 +243,13 @@ def _first_committer_wins(_: int, source: str, target: str) -> int:
     raise AssertionError("it never came through")
 
 
-def _transfer(worker: int, source: str, target: str, *, for_update: bool = False, cold: int = 0) -> int:
+def _transfer(
+    worker: int, source: str, target: str, *, for_update: bool = False, combine: bool = False, cold: int = 0
+) -> int:
     """Two items in a transaction, and some that nobody else wants; return how many attempts that took."""
     attempts = 0
 
-    @transactional(attempts=_ATTEMPTS, wait=600.0)
+    @transactional(attempts=_ATTEMPTS, combine=combine, wait=600.0)
     def run(tx: Transaction) -> None:
         nonlocal attempts
         attempts += 1
@@ -271,6 +273,7 @@ MOVERS: Final[dict[str, tuple[Callable[[int, str, str], int], type[Any]]]] = {
     "PynamoDB, retry loop": (_first_committer_wins, Unprotected),
     "native": (_transfer, Record),
     "for_update": (partial(_transfer, for_update=True), Record),
+    "combine": (partial(_transfer, combine=True), Record),
     f"long, {COLD} cold rows": (partial(_transfer, cold=COLD), Record),
 }
 

@@ -29,6 +29,7 @@ from pynamo_locking._transactions.begin import (
     is_kept_out,
     warn_if_never_left,
 )
+from pynamo_locking._transactions.group import check_combined
 from pynamo_locking._transactions.items import locking
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.transaction import Transaction
@@ -383,6 +384,7 @@ def atransactional(
     *,
     attempts: int = 10,
     join: bool = False,
+    combine: bool = False,
     table: type[TransactionTable] | None = None,
     **options: Unpack[TransactionKeywords],
 ) -> Callable[[Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]: ...
@@ -392,6 +394,7 @@ def atransactional(
     *,
     attempts: int = 10,
     join: bool = False,
+    combine: bool = False,
     table: type[TransactionTable] | None = None,
     **options: Unpack[TransactionKeywords],
 ) -> Any:
@@ -406,14 +409,16 @@ def atransactional(
 
         await move("a-1", "a-2", 10)
 
-    See `transactional` for `attempts`, `join`, the other arguments and the errors. The pauses between two attempts pass
-    in the event loop.
+    See `transactional` for `attempts`, `join`, `combine`, the other arguments and the errors. The pauses between two
+    attempts pass in the event loop. With `combine` a task waits for the commit of its group in a thread; 32 do so at
+    once.
 
     Raises:
         ConfigurationError: the function is no coroutine function, or as `transactional`.
     """
     if not is_count(attempts):
         raise ConfigurationError(f"atransactional() needs at least one attempt, not {attempts!r}.")
+    check_combined({"table": table, **options}, combine=combine)
     Transaction(**options)  # for its errors, before the first call
 
     def decorate(
@@ -430,7 +435,8 @@ def atransactional(
             if current_transaction() is not None:
                 async with atransaction(table, join=join, **options) as outer:
                     return await function(outer, *arguments, **keywords)
-            return await _run(lambda tx: function(tx, *arguments, **keywords), attempts, {"table": table, **options})
+            attempt = RetryLoop(attempts, {"table": table, **options}, combine=combine)
+            return await _run(lambda tx: function(tx, *arguments, **keywords), attempt)
 
         vars(run)["_begins_transaction"] = True  # for idempotent()
         return run
@@ -438,8 +444,7 @@ def atransactional(
     return decorate if function is None else decorate(function)
 
 
-async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: int, options: dict[str, Any]) -> _T:
-    attempt = RetryLoop(attempts, options)
+async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempt: RetryLoop) -> _T:
     while True:
         try:
             async with _run_in(attempt.begun) as awaited:

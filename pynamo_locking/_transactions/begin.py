@@ -23,6 +23,8 @@ from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here, warn_of_lost_writes
 from pynamo_locking._pynamodb import connection_of, key_values_of
+from pynamo_locking._transactions import group
+from pynamo_locking._transactions.group import check_combined
 from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking._transactions.transaction_doors import (
@@ -160,10 +162,16 @@ def current_transaction() -> Transaction | None:
 def transactional(function: Callable[Concatenate[Transaction, _P], _T], /) -> Callable[_P, _T]: ...
 @overload
 def transactional(
-    *, attempts: int = 10, join: bool = False, **options: Any
+    *, attempts: int = 10, join: bool = False, combine: bool = False, **options: Any
 ) -> Callable[[Callable[Concatenate[Transaction, _P], _T]], Callable[_P, _T]]: ...
 def transactional(
-    function: Callable[..., Any] | None = None, /, *, attempts: int = 10, join: bool = False, **options: Any
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    attempts: int = 10,
+    join: bool = False,
+    combine: bool = False,
+    **options: Any,
 ) -> Any:
     """Run a function as a transaction, and retry it from the start after a conflict.
 
@@ -197,6 +205,13 @@ def transactional(
             in place of reads; so does one that has more locks to acquire. Before others there is a pause of full
             jitter: up to 0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
+        combine: commit together with other callers of this process that combine and want the same items, in one native
+            transaction: for hot items. The function may read what those before it are about to commit. It runs again at
+            once if another caller was faster, which is no attempt, 100 times at most; and if it has raised after it has
+            read what was not committed then. What cannot share commits alone: a transaction that holds locks, queries
+            with guards, changes unique values, has items that expire, writes what it has not read, or has more than 100
+            actions. Not with `idempotency_key`, `record`, `read_only` or another isolation than
+            ``"serializable"`` and ``"read_committed"``.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
 
@@ -207,18 +222,22 @@ def transactional(
         StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
             has the number of attempts.
         Conflict: a condition of the caller was false; there is no retry.
-        OutcomeUnknown: no response tells whether the transaction was committed. With an `idempotency_key` it stands for
-            all attempts, and is raised instead of any other error of a later attempt, unless `resolve` has found that
-            no attempt was, or will be, applied.
-        ConfigurationError: `attempts` is below 1, an option has a wrong value (both when the function is decorated), or
-            the function is a coroutine or a generator; or a retry would wait for a lock that another task of the event
-            loop of this thread holds.
+        OutcomeUnknown: no response tells whether the transaction was committed; with `combine` each caller of the group
+            has its own. With an `idempotency_key` it stands for all attempts, and is raised instead of any other error
+            of a later attempt, unless `resolve` has found that no attempt was, or will be, applied.
+        ConfigurationError: `attempts` is below 1, an option has a wrong value, or one does not go with `combine` (when
+            the function is decorated); or the function is a coroutine or a generator; or a retry would wait for a lock
+            that another task of the event loop of this thread holds.
         TypeError: there is no such option; when the function is decorated.
+
+    Cost: with `combine` that of `transaction` for a call whose items no other caller has in use. Else no read of what
+    the calls before it leave, one commit for the group, and 1 transactional read before an error of the function.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
     if not is_count(attempts):
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
+    check_combined(options, combine=combine)
     Transaction(**options)  # for its errors, before the first call
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
@@ -233,7 +252,8 @@ def transactional(
             if current_transaction() is not None:
                 with transaction(join=join, **options) as outer:
                     return function(outer, *arguments, **keywords)
-            return _run(lambda tx: function(tx, *arguments, **keywords), attempts, options)
+            loop = RetryLoop(attempts, options, combine=combine)
+            return _run(lambda tx: function(tx, *arguments, **keywords), loop)
 
         vars(run)["_begins_transaction"] = True  # for idempotent()
         return run
@@ -241,9 +261,7 @@ def transactional(
     return decorate if function is None else decorate(function)
 
 
-def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str, Any]) -> _T:
-    loop = RetryLoop(attempts, options)
-
+def _run(function: Callable[[Transaction], _T], loop: RetryLoop) -> _T:
     def attempt() -> _T:
         with as_current(loop.begun), loop.begun:
             with contextlib.suppress(*loop.excused):
@@ -309,8 +327,9 @@ class RetryLoop(Attempts):
 
     excused = (LockTimeout, ConfigurationError)
 
-    def __init__(self, most: int, options: dict[str, Any]) -> None:
+    def __init__(self, most: int, options: dict[str, Any], *, combine: bool = False) -> None:
         super().__init__(options)
+        items_of(self.begun).member = group.member() if combine else None
         self._most = most
         self._number = 1
         self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
@@ -361,6 +380,10 @@ class RetryLoop(Attempts):
 
     @override
     def pause_after(self, error: Exception) -> float | None:
+        member = items_of(self.begun).member
+        if isinstance(error, group.Overtaken) and member is not None:
+            self._refused = member.read_itself(items_of(self.begun).by_key)
+            return 0.0
         commit, is_first = commit_run_of(self.begun), self._number == 1
         if isinstance(error, OutcomeUnknown) and commit is not None:
             self._doubt = error
@@ -411,7 +434,9 @@ class RetryLoop(Attempts):
 
     @override
     def begin_again(self) -> None:
+        member = items_of(self.begun).member
         super().begin_again()
+        items_of(self.begun).member = None if member is None else member.again()
         items_of(self.begun).refused = dict(self._refused)
 
 

@@ -97,6 +97,8 @@ if TYPE_CHECKING:
     from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.options import TransactionOptions
+    from pynamo_locking._writes.write import Write
+    from pynamo_locking._writes.writer import Writer
 
 
 # The rows by which the fate of a transaction is known: its idempotency key and its record.
@@ -516,12 +518,19 @@ class CommitRun:
         self._options = options
         self._long: MultiRequestCommit | None = None
         self._assembly: TransactionActions | None = None
+        self._single: tuple[Writer, Write, dict[str, Any]] | None = None  # what was sent, and the answer
+        self._is_applied = False
         self.path = ""
+
+    @property
+    def items(self) -> Sequence[TransactionItem]:
+        """What it writes and checks."""
+        return self._items
 
     @property
     def is_decided(self) -> bool:
         """Whether the transaction is known to be committed, even if the work after the decision was interrupted."""
-        return self._long is not None and self._long.is_decided
+        return self._is_applied or (self._long is not None and self._long.is_decided)
 
     def plan(self) -> CommitPlan:
         """Return how it is committed, without a request; refuse a commit for which no path is possible."""
@@ -552,15 +561,20 @@ class CommitRun:
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
+        is_repeated = self.send()
+        if not is_repeated:
+            self.note()
+        return is_repeated
+
+    def send(self) -> bool:
+        """Commit as `run` does, but leave it to `note` to update the instances, unless the commit is long."""
         plan = self.plan()
         self.path = plan.path.value
         try:
             if plan.path is CommitPath.READ:
                 self.check_reads()
             elif plan.path is CommitPath.SINGLE:
-                [item] = self._items
-                assert item.plan.writer is not None  # noqa: S101 - it has a write
-                item.plan.writer.send(item.final())
+                self._write_alone()
             elif plan.path is CommitPath.NATIVE:
                 self._write_together()
             elif plan.path is CommitPath.LONG:
@@ -572,10 +586,20 @@ class CommitRun:
                 if plan.path is not CommitPath.SINGLE:  # a single write reports itself
                     write.commit_failed(self._options.id, self._items[0].table if self._items else "", error)
                 raise
-            if found == self._options.id:
-                self._note_commit()
-            return found != self._options.id
+            if found != self._options.id:
+                return True
+            if self._long is not None:
+                self._long.conclude()
+        self._is_applied = True
         return False
+
+    def note(self) -> None:
+        """Update the instances: this may call methods of the caller's models, which may raise."""
+        if self._assembly is not None:
+            self._assembly.note_commit()
+        elif self._single is not None:
+            writer, sent, data = self._single
+            writer.note_applied(sent, data)
 
     def refused_items(self) -> dict[ItemKey, Image]:
         """Return the items of a refused native transaction as they were then, without a request.
@@ -597,16 +621,21 @@ class CommitRun:
                 found[item.identity] = item.stored
         return found
 
+    def refusals(self) -> dict[ItemKey, Exception]:
+        """Return why items have refused a native transaction; empty if it had another reason."""
+        if self._assembly is None:
+            return {}
+        why = self._assembly.explained
+        return {self._items[i].identity: why[id(row)] for i, row in self._assembly.by_key.items() if id(row) in why}
+
+    def take_over(self, other: CommitRun) -> None:
+        """Tell what became of another run, which has committed these items together with others, or has not."""
+        self._items, self._assembly, self.path = other._items, other._assembly, other.path
+        self._is_applied = other._is_applied
+
     def contended(self) -> list[TransactionItem]:
         """Return the written items that have refused a long commit, since others had changed or locked them."""
         return [] if self._long is None else [each for each in self._long.contended() if each.plan.write is not None]
-
-    def _note_commit(self) -> None:
-        """Update the instances: the key shows that the transaction was committed, although the response was lost."""
-        if self._long is not None:
-            self._long.conclude()
-        elif self._assembly is not None:
-            self._assembly.note_commit()
 
     def check_reads(self) -> None:
         with conflicts(TransactWriteError):
@@ -615,11 +644,21 @@ class CommitRun:
     def _resolver(self) -> Resolver:
         return Resolver(deadline=self._options.deadline, priority=self._options.priority)
 
+    def _write_alone(self) -> None:
+        [item] = self._items
+        writer, sent = item.plan.writer, item.final()
+        assert writer is not None  # noqa: S101 - it has a write
+        self._single = writer, sent, writer.send_only(sent)
+
     def _write_together(self) -> None:
         self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver)
         for i, item in enumerate(self._items):
             assemble(self._assembly, i, item)
-        self._assembly.commit([*key_action(self._options), *record_action(self._options)])
+        try:
+            self._assembly.send_under_locks([*key_action(self._options), *record_action(self._options)])
+        except Exception as error:
+            self._assembly.note_refusal(error)
+            raise
 
     def _native_connection(self) -> Connection:
         """Return that of the items, which are all in one place; that of the records if only the key is written."""

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
+    from pynamo_locking._transactions.group import Member
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 
@@ -314,21 +315,20 @@ class HeldLocks:
 class TransactionItems:
     """The items of one transaction, and the locks that it holds until its end.
 
-    It waits for locks until the deadline, by the monotonic clock. `_relies_on_reads` says whether the commit checks
-    every item that was read. The caller may have named the `_table` of the records.
+    It waits for locks until the deadline, by the monotonic clock. The caller may have named `_table`, of the records.
     """
 
     _id: str
     _table: type[TransactionTable] | None
     reader: IsolatedReader
     deadline: InitVar[Deadline]
-    _relies_on_reads: bool
     by_key: dict[ItemKey, TransactionItem] = field(default_factory=dict, init=False)
     locks: HeldLocks = field(init=False)
     guards: QueryGuards = field(init=False)
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
     refused: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # as a refusal of the last attempt has them
+    member: Member | None = field(default=None, init=False)  # if it commits together with others
     _models: dict[type[GuardedMixin], None] = field(default_factory=dict, init=False)  # all in one place
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _unique_rows: list[TransactionItem] = field(default_factory=list, init=False)  # since `take_values`
@@ -347,7 +347,7 @@ class TransactionItems:
         """
         items = self.find_all(model, values, locking)
         for item in items:
-            if self._relies_on_reads or item.identity in self._checked:
+            if self.reader.checks_reads or item.identity in self._checked:
                 item.rely()
         return items
 
@@ -396,8 +396,11 @@ class TransactionItems:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
         if self.refused and (self.locks.held or not holds_nothing()):
             self.refused.clear()  # what is read under a lock is read after the grant
-        self._checked.update(keys.keys() & self.refused.keys())  # they may be older than this attempt
-        known = {**self.refused, **self._granted()}
+        known: dict[ItemKey, Image | None] = {**self.refused}
+        if self.member is not None and not self.locks.held and holds_nothing():
+            known |= self.member.left(model, keys)
+        self._checked.update(keys.keys() & known.keys())  # older than this attempt perhaps, or not committed yet
+        known |= self._granted()
         read = iter(self.reader.stored(model, [key for identity, key in keys.items() if identity not in known]))
         found = [(key, known[identity] if identity in known else next(read)) for identity, key in keys.items()]
         return self.reader.committed(model, found)
@@ -471,7 +474,7 @@ class TransactionItems:
                 if item is None:
                     instance = model.from_raw_data(copy_of(current or key))
                     item = self._add(instance, identity, key, current, is_ours=True)
-                if self._relies_on_reads:
+                if self.reader.checks_reads:
                     item.rely()
                 yield item
 
@@ -555,7 +558,7 @@ class TransactionItems:
         if not is_guarding_table(model):
             stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
-        if self._relies_on_reads:
+        if self.reader.checks_reads:
             guard.rely()
         self.guards.settle(model, stored, guard)
 

@@ -214,7 +214,7 @@ class Transaction:
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         reader = IsolatedReader(self._level, deadline=deadline, priority=priority)
-        self._items = TransactionItems(self.id, table, reader, deadline, self._level.checks_reads)
+        self._items = TransactionItems(self.id, table, reader, deadline)
         self._is_over = False
 
     def save(
@@ -451,15 +451,29 @@ class Transaction:
             return True
         self._items.warn_of_unsaved()
         try:
-            self._items.take_values()
-            self._items.note_locks()  # a write may have been planned in a context that did not hold them
-            self._items.guards.name_items(lambda: self._committing().direct())
+            self._prepare()
             self._commit = self._committing()
-            return self._commit.run()
+            member = self._items.member
+            return self._commit.run() if member is None else member.commit(self._commit, self._options)
         except NotUnique as error:
             if self._commit is None or self._commit.path == CommitPath.LONG:  # a native one names all that is refused
                 self._check_relied_on(error)
             raise
+
+    def _prepare(self) -> None:
+        """Plan what the commit writes besides."""
+        try:
+            self._items.take_values()
+            self._items.note_locks()  # a write may have been planned in a context that did not hold them
+            self._items.guards.name_items(lambda: self._committing().direct())
+        except Exception as error:
+            self._confirm(error)
+            raise
+
+    def _confirm(self, error: BaseException | None) -> None:
+        """Raise if what is told in place of a commit is based on what was not committed: see `group`."""
+        if self._items.member is not None and (error is None or isinstance(error, Exception)):
+            self._items.member.confirm(self._items.by_key, self._options)
 
     def _check_relied_on(self, error: NotUnique) -> None:
         """Raise if an item is not the one that was read: then a value that was moved seems to be taken."""
@@ -490,7 +504,7 @@ class Transaction:
             The id to resume it by: `id`, or the id by which it was resumed itself. It can be committed once.
 
         Raises:
-            ConfigurationError: it holds locks, has callbacks, has placed intervals, or only reads.
+            ConfigurationError: it holds locks, has callbacks, has placed intervals, only reads, or has `combine`.
             StaleVersion: an item was changed, or another process has gone on with the transaction.
             Conflict: a condition was false.
             UpdateError: the row would exceed the 400 KB of an item.
@@ -500,6 +514,11 @@ class Transaction:
         self._check_open()
         if not self._level.may_write or self._items.locks.held or self._after_commit or self._after_rollback:
             raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
+        if self._items.member is not None:
+            raise ConfigurationError(
+                "a transaction with combine=True cannot be suspended: it may have read what is not committed yet. "
+                "Leave out combine."
+            )
         id_ = suspension.suspend(
             self._items, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
         )
@@ -624,10 +643,14 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if error is not None and not self._is_over:
-                self._end(error)
-            elif not self._is_over:
+            if error is None and not self._is_over:
                 self.commit()
+            elif self._commit is None:  # it raises, or was rolled back
+                try:
+                    self._confirm(error)
+                finally:
+                    if not self._is_over:
+                        self._end(error)
         finally:
             self.rollback()  # if an interrupt came before the end
 

@@ -217,12 +217,15 @@ class Writer:
 
     def send(self, write: Write, *, is_unanswered: bool = False) -> dict[str, Any]:
         """Send a write of the item, and tell the instance what became of it. See `ItemWork` for `is_unanswered`."""
+        return self.note_applied(write, self.send_only(write, is_unanswered=is_unanswered))
+
+    def send_only(self, write: Write, *, is_unanswered: bool = False) -> dict[str, Any]:
+        """Send a write of the item as `send` does, and leave it to `note_applied` to tell the instance."""
         try:
-            data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, is_unanswered=is_unanswered)
+            return send.send_item(write, self.held_entries, self.row, self.foreign_checks, is_unanswered=is_unanswered)
         except (Conflict, OutcomeUnknown) as error:
             write_module.write_failed(write, error)
             raise
-        return self.note_applied(write, data)
 
     def note_applied(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
         """Read the item if needed: a transaction returns no attributes."""

@@ -20,6 +20,7 @@ from typing_extensions import Self
 from pynamo_locking._core.values import Refusal
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import context, held_lock, local_queue
+from pynamo_locking._transactions import group
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking_testing import _operations, _tables
 from pynamo_locking_testing._tables import Store
@@ -184,6 +185,8 @@ class MemoryDynamoDB:
         context.held_by_context.set({})
         self._patch.callback(setattr, local_queue, "local_queues", local_queue.local_queues)
         local_queue.local_queues = {}
+        self._patch.callback(setattr, group, "under_way", group.under_way)
+        group.under_way = {}
         _in_use.append(self)
         return self
 

@@ -46,7 +46,7 @@ class Lives:
             if content_of(change.before) == content_of(change.after):
                 continue
             self.first.setdefault(change.place, None if change.before is None else tuple(log_of(change.before)))
-            self.events[change.place].append(_event(request, change, step))
+            self.events[change.place] += _in_turn(_event(request, change, step), request.purpose)
 
     def shown(self, place: Place) -> list[int]:
         """Return all operations of an item, in order; a deletion is one as well."""
@@ -87,6 +87,17 @@ def _event(request: Request, change: Change, step: int) -> Event:
         return Event(step, (done.number if done is not None and is_asked_for else NOBODY,), None, creates=False)
     creates = change.before is None or (is_replaced(change) and done is not None and done.kind == "create")
     return Event(step, _fresh(before, after, done, creates=creates), tuple(after), creates)
+
+
+def _in_turn(event: Event, done: Operation | None) -> Iterator[Event]:
+    """Yield the events of transactions that one request has committed together: each sees what those before leave."""
+    is_group = done is not None and done.kind == "transaction" and not event.creates
+    if not is_group or event.log is None or len(event.numbers) == 1:
+        yield event
+        return
+    for i, number in enumerate(event.numbers):
+        later = len(event.numbers) - 1 - i
+        yield event._replace(numbers=(number,), log=event.log[: len(event.log) - later])
 
 
 def _fresh(before: list[int], after: list[int], done: Operation | None, *, creates: bool) -> tuple[int, ...]:

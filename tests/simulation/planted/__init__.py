@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.planted import handing_over, locks, modes, outcomes, recipes, statements, transactions, values
+from tests.simulation.planted import (
+    groups,
+    handing_over,
+    locks,
+    modes,
+    outcomes,
+    recipes,
+    statements,
+    transactions,
+    values,
+)
 from tests.simulation.planted.machinery import Bug, checker_of, choices_of, runs_until_found, search
 
 __all__ = ["BUGS", "THEMES", "Bug", "checker_of", "choices_of", "runs_until_found", "search"]
@@ -20,6 +30,7 @@ THEMES: Final = (
     modes.BUGS,
     outcomes.BUGS,
     transactions.BUGS,
+    groups.BUGS,
     statements.BUGS,
     values.BUGS,
     recipes.BUGS,

@@ -19,7 +19,7 @@ from tests.support.transaction_helpers import committed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.simulation.history import Told
+    from tests.simulation.history import History, Told
 
 #: Leases of transactions are as long as those of locks here.
 LEASE_S = 6.0
@@ -396,3 +396,74 @@ class Suspended(Transacting):
             with self.begin(table=Headers) as tx:
                 tx.resume(id_, [Coin])
             done.seen = seen
+
+
+class Combined(Transacting):
+    """Pairs of callers in each process, whose transactions commit together."""
+
+    name = "combined"
+    most_actions = 6
+
+    def party(self, index: int, turn: int) -> None:
+        """Let another thread of the same process do so as well."""
+        runtime.spawn(lambda: self.once(index + turn + 1), f"caller{index}.{turn}")
+        self.once(index + turn)
+
+    def once(self, number: int) -> None:
+        for reads, writes in ((("", "ab"), ("a", "b"), ("b", "ac"), ("c", "a"))[number % 4], ("b", "a")):
+            self.combine(reads, writes)
+
+    def combine(self, reads: str, writes: str) -> None:
+        """Read some coins, and append to others, together with other callers."""
+        with self.history.operation("transaction", *(place(Coin, key) for key in writes)) as done:
+            done.seen = seen = {}
+
+            @transactional(combine=True, attempts=3, lease=LEASE_S, workers=1, wait=100)
+            def append(tx: Transaction) -> None:
+                for key in reads + writes:
+                    coin = tx.get(Coin, key)
+                    seen[place(Coin, key)] = list(coin.log)
+                    if key in writes:
+                        self.append(coin, done.number)
+                        tx.save(coin)
+
+            append()
+
+
+class ResolvedGroups(Combined):
+    """The same, and each caller in doubt asks what became of its own transaction."""
+
+    name = "combined, resolved"
+    halves_seeds = True
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        history.resolves = True
+
+
+class RaisedOfGroups(Combined):
+    """The same, and some only raise what they see, perhaps before it is committed."""
+
+    name = "combined, raised"
+    halves_seeds = True
+
+    def once(self, number: int) -> None:
+        self.combine(*(("", "ab"), ("b", "ac"))[number % 2])
+        self.raise_what_is_seen("ab"[number % 2])
+
+    def raise_what_is_seen(self, key: str) -> None:
+        """Read a coin, and tell by an error what it shows: whoever gets the error has read it as any program does."""
+        with self.history.operation("plain read", place(Coin, key)) as done:
+
+            @transactional(combine=True, attempts=3, lease=LEASE_S, workers=1, wait=100)
+            def look(tx: Transaction) -> None:
+                raise Seen(list(tx.get(Coin, key).log))
+
+            try:
+                look()
+            except Seen as seen:
+                done.value = seen.args[0]
+
+
+class Seen(Exception):  # noqa: N818 - what a function tells by raising
+    """The log of a coin."""

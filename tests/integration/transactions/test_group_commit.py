@@ -1,0 +1,936 @@
+"""`transactional(combine=True)`: callers of one process commit together, and each hears how its own one ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import linecache
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.models import Model
+
+from pynamo_locking import VersionAttribute, VersionedMixin, atransactional, transaction, transactional
+from pynamo_locking._core import dynamodb
+from pynamo_locking._transactions import group
+from pynamo_locking.exceptions import (
+    ConfigurationError,
+    Conflict,
+    LockingError,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+)
+from pynamo_locking_testing.faults import concurrent_write
+from tests.integration.telemetry.forked import in_child
+from tests.support.interval_models import Slot, SlotLocks, slots, stored_slots
+from tests.support.models import declare
+from tests.support.parties import without_pauses
+from tests.support.poisoned import put
+from tests.support.transaction_helpers import balance
+from tests.support.transaction_models import Animal, Dog, Plain, Purse, Session, purses, stored
+from tests.support.unique_models import Uniques, User
+from tests.support.wire import count_requests, on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking.transactions import AsyncTransaction, Transaction
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    yield
+    assert all(each.is_over for each in group.under_way.values())
+    group.under_way.clear()
+
+
+@pytest.fixture
+def two(memory):
+    """Purses p0 and p1 with 100 each."""
+    memory.bind(Plain, Animal, Session)
+    purses(2)
+
+
+def move(amount: int, source: str = "p0", target: str = "p1") -> Callable[[Transaction], int]:
+    """Move money; return what was there before."""
+
+    def run(tx: Transaction) -> int:
+        giver, taker = tx.get(Purse, source), tx.get(Purse, target)
+        before = int(giver.balance)
+        giver.balance -= amount
+        taker.balance += amount
+        tx.save(giver)
+        tx.save(taker)
+        return before
+
+    return run
+
+
+def combined(function: Callable[[Transaction], Any], **options: Any) -> Any:
+    return transactional(combine=True, **options)(function)()
+
+
+def count_joined() -> int:
+    return sum(len(each.content.parts) for each in {*group.under_way.copy().values()} if each.is_open)
+
+
+def until_joined(count: int) -> None:
+    deadline = time.monotonic() + 60
+    while count_joined() < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def together(*functions: Callable[[Transaction], Any], joining: int | None = None, **options: Any) -> list[Any]:
+    """Run functions in threads, in one group, in this order; return the result or the error of each.
+
+    They join while the commit of another transaction is under way, which changes nothing of the purses; those after the
+    first `joining` have only read by then.
+    """
+    results: list[Any] = [None] * len(functions)
+    have_read = [threading.Event() for _ in functions]
+
+    def run(i: int) -> None:
+        def function(tx: Transaction) -> Any:
+            try:
+                return functions[i](tx)
+            finally:
+                have_read[i].set()
+
+        try:
+            results[i] = combined(function, **options)
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            results[i] = error
+
+    threads = [threading.Thread(target=Context().run, args=(run, i)) for i in range(len(functions))]
+
+    def gate() -> None:
+        for i, thread in enumerate(threads):
+            thread.start()
+            if joining is None or i < joining:
+                until_joined(i + 1)
+            else:
+                assert have_read[i].wait(60)
+
+    def touch(tx: Transaction) -> None:
+        for key in ("p0", "p1"):
+            tx.touch(tx.get(Purse, key))
+
+    with on("TransactWriteItems").before(gate):
+        combined(touch)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def test_callers_commit_together_and_each_has_read_what_those_before_it_leave(two):
+    """In the order in which they came: one request for all, and no read."""
+    with count_requests() as counted:
+        results = together(*(move(10) for _ in range(5)))
+
+    assert results == [100, 90, 80, 70, 60]
+    assert counted.by_operation == {"GetItem": 2, "TransactWriteItems": 2}  # of which one before the group
+    assert (balance("p0"), balance("p1")) == (50, 150)
+    assert Purse.get("p0").version == 7  # one for each, as without combine
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_uncontended_call_costs_the_same(two, count):
+    """The same requests, and the same actions in them."""
+    sent = []
+    for combine in (False, True):
+        with on().watch() as hits, count_requests() as counted:
+            transactional(combine=combine)(move(0) if count == 2 else lambda tx: tx.touch(tx.get(Purse, "p0")))()
+        sent.append((dict(counted.by_operation), [sorted(each) for each in hits.bodies]))
+
+    assert sent[0] == sent[1]
+
+
+def test_the_instances_of_all_are_as_after_any_commit(two):
+    """The last one can be saved again, and those before it are known to be old."""
+    kept = []
+
+    def keep(tx: Transaction) -> None:
+        kept.append(tx.get(Purse, "p0"))
+        kept[-1].balance += 1
+        tx.save(kept[-1])
+
+    assert together(keep, keep) == [None, None]
+    first, last = kept
+    with pytest.raises(StaleVersion):
+        first.save()
+    last.note = "once more"
+    last.save()
+    assert balance("p0") == 102
+
+
+def test_updates_deletes_and_inserts_in_a_chain(two):
+    """What each sees is what the one before it has done; what is stored is what the last one leaves."""
+    seen = []
+
+    def update(tx: Transaction) -> None:
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.add(5), Purse.tags.add({"a"})])
+
+    def delete(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        seen.append((purse.balance, purse.tags))
+        tx.delete(purse)
+
+    def insert(tx: Transaction) -> None:
+        seen.append(tx.get_or_none(Purse, "p0"))
+        tx.save(Purse("p0", balance=1, note="new"))
+
+    def look(tx: Transaction) -> None:
+        seen.append((tx.get(Purse, "p0").balance, tx.get(Purse, "p0").note))
+        tx.touch(tx.get(Purse, "p1"))
+
+    assert together(update, delete, insert, look) == [None] * 4
+    assert seen == [(105, {"a"}), None, (1, "new")]
+    purse = Purse.get("p0")
+    assert (purse.balance, purse.note, purse.tags, purse.version) == (1, "new", None, 1)
+
+
+def test_created_and_deleted_in_one_group(two):
+    """Nothing is stored, and the absence is checked."""
+
+    def create(tx: Transaction) -> None:
+        assert tx.get_or_none(Plain, "x") is None
+        tx.save(Plain("x", value=1))
+        tx.touch(tx.get(Purse, "p0"))
+
+    def delete(tx: Transaction) -> None:
+        tx.delete(tx.get(Plain, "x"))
+
+    def again(tx: Transaction) -> None:
+        assert tx.get_or_none(Plain, "x") is None
+        tx.save(Plain("x", value=2))
+
+    assert together(create, delete) == [None, None]
+    assert stored(Plain, "x") is None
+    assert together(create, delete, again, lambda tx: tx.update(tx.get(Plain, "x"), [Plain.value.add(1)])) == [None] * 4
+    assert Plain.get("x").value == 3
+
+
+def test_a_blind_insert_of_an_item_that_exists_is_refused_alone(two):
+    """It is told that the item exists; the others go on without it."""
+    Plain("x", value=1).save()
+
+    def insert(tx: Transaction) -> None:
+        tx.save(Plain("x", value=2))
+        tx.touch(tx.get(Purse, "p0"))
+
+    with without_pauses():
+        first, refused = together(move(10), insert, joining=1)
+    assert first == 100
+    assert isinstance(refused, StaleVersion)
+    assert (balance("p0"), Plain.get("x").value) == (90, 1)
+
+
+def test_another_process_changes_an_item_of_the_group(two):
+    """The group is refused, and all callers begin again; nothing is lost."""
+
+    def change() -> None:
+        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+
+    with on("TransactWriteItems", nth=2).before(change), without_pauses():
+        results = together(*(move(10) for _ in range(3)))
+
+    assert sorted(results) == [80, 90, 100]
+    assert (balance("p0"), balance("p1")) == (70, 1130)
+
+
+def test_an_error_is_believed_once_what_it_is_based_on_is_committed(two):
+    """A function that has read what the one before it leaves raises: that is checked by one transactional read."""
+
+    def spend_all(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        if purse.balance < 100:
+            raise LookupError(f"only {purse.balance}")
+        purse.balance = 0
+        tx.save(purse)
+
+    with count_requests() as counted:
+        first, second = together(spend_all, spend_all, joining=1)
+    assert first is None
+    assert isinstance(second, LookupError)
+    assert str(second) == "only 0"
+    assert counted.by_operation["TransactGetItems"] == 1
+
+
+def test_an_error_is_not_believed_if_what_it_is_based_on_is_refused(two):
+    """It read that nothing was left, and that was never committed: so it runs again, and spends."""
+
+    def spend_all(tx: Transaction) -> int:
+        purse = tx.get(Purse, "p0")
+        if purse.balance < 100:
+            raise LookupError(f"only {purse.balance}")
+        purse.balance -= 100
+        tx.save(purse)
+        return int(purse.balance)
+
+    def change() -> None:
+        Purse("p0").update([Purse.balance.set(200)], add_version_condition=False)
+
+    with on("UpdateItem").before(change), without_pauses():
+        results = together(spend_all, spend_all, joining=1)
+    assert sorted(results, key=str) == [0, 100]
+
+
+def test_what_is_returned_after_a_rollback_is_believed_as_an_error_is(two):
+    """It read that nothing was left, and that was never committed: so it runs again."""
+
+    def spend_all(tx: Transaction) -> str:
+        purse = tx.get(Purse, "p0")
+        if purse.balance < 100:
+            tx.rollback()
+            return f"only {purse.balance}"
+        purse.balance -= 100
+        tx.save(purse)
+        return "spent"
+
+    def change() -> None:
+        Purse("p0").update([Purse.balance.set(250)], add_version_condition=False)
+
+    with on("UpdateItem").before(change), without_pauses():
+        assert together(spend_all, spend_all, joining=1) == ["spent", "spent"]
+    assert balance("p0") == 50
+
+
+def test_a_false_condition_is_of_its_own_caller(two):
+    """It is told of a conflict; the others of the group are committed."""
+
+    def demand(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        tx.update(purse, [Purse.balance.add(-1)], condition=Purse.balance > 1000)
+
+    first, refused, last = together(move(10), demand, move(10), joining=1)
+    assert (first, last) == (100, 90)
+    assert isinstance(refused, Conflict)
+    assert not isinstance(refused, StaleVersion)
+    assert balance("p0") == 80
+
+
+def test_a_condition_within_the_group_is_of_what_those_before_it_leave(two):
+    def demand(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        tx.update(purse, [Purse.balance.add(-1)], condition=Purse.balance == 90)
+
+    assert together(move(10), demand) == [100, None]
+    assert balance("p0") == 89
+
+
+def test_one_that_dynamodb_refuses_for_good_does_not_keep_the_others(two):
+    """Too large an item: each goes alone then, and its caller alone hears of it."""
+
+    def grow(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        purse.note = "x" * 410_000
+        tx.save(purse)
+
+    with on("TransactWriteItems").watch() as hits, without_pauses():
+        first, refused, last = together(move(10), grow, move(10))
+    assert sorted((first, last)) == [90, 100]
+    tokens = [body["ClientRequestToken"] for body in hits.bodies]
+    assert len(tokens) == len({*tokens})  # else DynamoDB would refuse one for having another content
+    assert isinstance(refused, Exception)
+    assert not isinstance(refused, StaleVersion | TransactionConflict)
+    assert balance("p0") == 80
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_an_unknown_outcome_reaches_each_caller(two, is_applied):
+    """Each asks for itself what became of it, and hears the same; one that only reads is in no doubt."""
+    lost = on("TransactWriteItems", nth=2, times=99)
+    with lost.lose_response() if is_applied else lost.lose_request(), without_pauses():
+        results = together(move(10), move(20), lambda tx: tx.get(Purse, "p0").balance, joining=2)
+    first, second, read = results
+
+    for error in (first, second):
+        assert isinstance(error, OutcomeUnknown)
+    assert first is not second
+    assert first.resolve() == second.resolve() == ("applied" if is_applied else "not applied")
+    assert read == balance("p0") == (70 if is_applied else 100)
+
+
+def test_a_lost_response_is_settled_for_all(two):
+    with on("TransactWriteItems", nth=2).lose_response():
+        assert together(move(10), move(10)) == [100, 90]
+    assert balance("p0") == 80
+
+
+def test_a_savepoint(two):
+    """What was rolled back is not left to others."""
+
+    def back_and_forth(tx: Transaction) -> None:
+        point = tx.savepoint()
+        move(50)(tx)
+        point.rollback()
+        move(1)(tx)
+
+    assert together(back_and_forth, move(1)) == [None, 99]
+    assert (balance("p0"), balance("p1")) == (98, 102)
+
+
+def test_classes_of_one_item(two):
+    """An item that another class has left is handed out in the class that it names."""
+    Dog("rex", tricks=1).save()
+    tx_first = lambda tx: (tx.touch(tx.get(Purse, "p0")), tx.update(tx.get(Dog, "rex"), [Dog.tricks.add(1)]))  # noqa: E731
+
+    def look(tx: Transaction) -> str:
+        animal: Any = tx.get(Animal, "rex")
+        return f"{type(animal).__name__} {animal.tricks}"
+
+    assert together(tx_first, look)[1] == "Dog 2"
+
+
+def test_a_read_under_read_committed(two):
+    """What it has read is committed before it."""
+
+    def look(tx: Transaction) -> int:
+        tx.touch(tx.get(Purse, "p1"))
+        return int(tx.get(Purse, "p0").balance)
+
+    assert together(move(10), look, isolation="read_committed") == [100, 90]
+
+
+def test_what_a_group_has_left_saves_reads_and_is_checked(two, monkeypatch):
+    """If it is not what is stored any more, an error based on it is not believed: the next attempt reads the table."""
+
+    monkeypatch.setattr(group, "KEPT_S", 60.0)  # whatever else this machine does
+
+    def look(tx: Transaction) -> None:
+        raise LookupError(int(tx.get(Purse, "p0").balance))
+
+    assert together(move(10), move(10)) == [100, 90]
+    with count_requests() as counted:
+        assert combined(move(10)) == 80
+    assert "GetItem" not in counted.by_operation
+
+    assert together(move(10), move(10)) == [70, 60]
+    Purse("p0").update([Purse.balance.set(7)], add_version_condition=False)
+    with pytest.raises(LookupError, match="7"):
+        combined(look, attempts=1)
+
+
+def test_what_was_kept_and_is_old_costs_no_attempt(two, monkeypatch):
+    """Nobody interferes with the call, so its only attempt is not used up."""
+    monkeypatch.setattr(group, "KEPT_S", 60.0)  # whatever else this machine does
+    assert together(move(10), move(10)) == [100, 90]
+    Purse("p0").update([Purse.balance.set(7)], add_version_condition=False)
+
+    assert combined(move(1), attempts=1) == 7
+
+
+def test_what_models_do_after_the_commit_is_of_their_own_callers(two, monkeypatch):
+    """They see the instances of the functions only; an error of one is raised there, and nothing is applied twice."""
+    after_commit = Purse.update_local_version_attribute
+    seen = []
+
+    def note(self: Purse) -> None:
+        after_commit(self)
+        seen.append(int(self.balance))
+        if self.balance == 80:
+            raise StaleVersion("the model's own")
+
+    monkeypatch.setattr(Purse, "update_local_version_attribute", note)
+    with count_requests() as counted:
+        first, second, third = together(*(move(10) for _ in range(3)))
+
+    assert (first, third) == (100, 80)
+    assert isinstance(second, StaleVersion)
+    assert (balance("p0"), balance("p1")) == (70, 130)
+    assert {*seen} == {100, 90, 110, 80, 120, 70, 130} - {120}  # the first error of an instance ends it
+    assert counted.by_operation["TransactWriteItems"] == 2
+    with pytest.raises(StaleVersion, match="the model's own"):  # of a group of one
+        combined(move(10, source="p1", target="p0"))
+    assert balance("p0") == 80
+
+
+def test_unrelated_items_do_not_wait_for_each_other(two):
+    """A call that waits behind a slow one does not keep others, which want other items."""
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        is_slow.set()
+        assert may_go_on.wait(60)
+
+    def touch(key: str) -> Callable[[Transaction], None]:
+        return lambda tx: tx.touch(tx.get(Purse, key))
+
+    with on("UpdateItem").before(stand_still), ThreadPoolExecutor(4) as pool:
+        slow = pool.submit(combined, touch("p0"))
+        assert is_slow.wait(60)
+        behind = pool.submit(combined, touch("p0"))
+        until_joined(1)
+
+        def another() -> None:
+            others.append(pool.submit(combined, touch("p1")))
+            until_joined(2)
+
+        others: list[Any] = []
+        with on("UpdateItem").before(another):
+            combined(touch("p1"))
+        others[0].result(60)
+        assert not slow.done()
+        assert not behind.done()
+        may_go_on.set()
+        for each in (slow, behind):
+            each.result(60)
+
+
+def test_nobody_waits_longer_for_others_than_it_may(two):
+    """Its function runs again, and its commit goes alone; so do those that were to wait longer, once they can."""
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        is_slow.set()
+        assert may_go_on.wait(60)
+
+    with on("TransactWriteItems").before(stand_still), ThreadPoolExecutor(3) as pool, without_pauses():
+        slow = pool.submit(combined, move(1))
+        assert is_slow.wait(60)
+        patient = pool.submit(combined, move(1))
+        until_joined(1)
+        assert combined(move(1), wait=0.1) == 100
+        assert combined(move(1), wait=0) == 99
+        assert not patient.done()
+        may_go_on.set()
+        assert sorted([slow.result(60), patient.result(60)]) == [97, 98]
+
+
+def each_line_interrupted(scenario: Callable[[Callable[[Callable[[], Any]], None]], None]) -> None:
+    """Run a scenario again and again; what it passes to its argument is interrupted, each time one line later."""
+    for number in itertools.count(1):
+        left = [number]
+
+        def at_each_line(frame: Any, event: str, _argument: object, left: list[int] = left) -> Any:
+            # Python delivers no signal between the end of a block and the release of its mutex.
+            is_block = linecache.getline(group.__file__, frame.f_lineno).lstrip().startswith("with ")
+            left[0] -= event == "line" and not is_block
+            if left[0] == 0 and event == "line" and not is_block:
+                raise KeyboardInterrupt
+            return at_each_line
+
+        def enter(frame: Any, _event: str, _argument: object, at_each_line: Any = at_each_line) -> Any:
+            return at_each_line if frame.f_code.co_filename == group.__file__ else None
+
+        def interrupted(act: Callable[[], Any], enter: Any = enter) -> None:
+            before = sys.gettrace()
+            sys.settrace(enter)
+            with contextlib.suppress(KeyboardInterrupt):
+                act()
+            sys.settrace(before)
+
+        scenario(interrupted)
+        if left[0] > 0:
+            assert number > 50
+            return
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_interrupt_at_any_moment(two, leads, monkeypatch):
+    """Of one that leads or has joined: the others end, nothing is half done, and they are told the truth."""
+    monkeypatch.setattr(group, "_LOOK_AFTER_S", 0.01)
+
+    def scenario(interrupted: Callable[[Callable[[], Any]], None]) -> None:
+        before = balance("p0")
+        told: list[str] = []
+        victim = threading.Thread(target=interrupted, args=(lambda: combined(move(10), attempts=1),))
+        other = threading.Thread(target=lambda: told.append(told_of(lambda: combined(move(1)))))
+
+        def gate() -> None:
+            order = (victim, other) if leads else (other, victim)
+            for i, thread in enumerate(order):
+                thread.start()
+                while thread.is_alive() and count_joined() < sum(each.is_alive() for each in order[: i + 1]):
+                    time.sleep(0.0001)
+
+        with on("TransactWriteItems").before(gate), without_pauses():
+            combined(lambda tx: [tx.touch(tx.get(Purse, key)) for key in ("p0", "p1")])
+            for thread in (victim, other):
+                thread.join(60)
+                assert not thread.is_alive()
+        gone = before - balance("p0")
+        assert balance("p0") + balance("p1") == 200
+        assert gone in ({0: (0, 10), 1: (1, 11)}[told == ["applied"]])
+
+    each_line_interrupted(scenario)
+
+
+# What does not share
+
+
+def test_intervals_commit_alone(memory):
+    """Their guard is of use only together with rows that a query finds."""
+    memory.bind(Slot, SlotLocks)
+    purses(2)
+
+    def insert(begin: int, end: int) -> Callable[[Transaction], None]:
+        def run(tx: Transaction) -> None:
+            tx.touch(tx.get(Purse, "p0"))
+            tx.insert_disjoint(Slot, slots((begin, end)))
+
+        return run
+
+    with without_pauses():
+        results = together(move(1), insert(0, 10), insert(5, 15), joining=1)
+    assert sorted(type(each).__name__ for each in results) == ["NoneType", "OverlapError", "int"]
+    assert len(stored_slots()) == 1
+
+
+def test_a_blind_insert_does_not_take_the_place_of_a_check(two):
+    """One has seen that there is no such item, and relies on it; another creates it without having looked."""
+
+    def look(tx: Transaction) -> Any:
+        tx.touch(tx.get(Purse, "p0"))
+        return tx.get_or_none(Plain, "x")
+
+    def insert(tx: Transaction) -> None:
+        tx.touch(tx.get(Purse, "p0"))
+        tx.save(Plain("x", value=5))
+
+    def of_another_program() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(put, Plain, {"plain_id": {"S": "x"}, "value": {"N": "77"}}).result(60)
+
+    with on("TransactWriteItems", nth=2).before(of_another_program), without_pauses():
+        seen, _ = together(look, insert, joining=1)
+    assert seen is not None  # it is refused, or sees an item
+
+
+def test_classes_of_one_item_with_other_versions(two, memory):
+    """What one class writes is no news for the other one: each has its own version in the item."""
+    one = declare("One", VersionedMixin, Model, table_name="both", numbers="a", version=True)
+    two_ = declare(
+        "Two", VersionedMixin, Model, table_name="both", numbers="b", version=VersionAttribute(attr_name="v")
+    )
+    memory.bind(one)
+    memory.bind_to(one.Meta.table_name, two_)
+    one("k", a=0).save()
+    two_.get("k").update([two_.b.set(0)])
+    kept = []
+
+    def change(model: Any, name: str) -> Callable[[Transaction], None]:
+        def run(tx: Transaction) -> None:
+            kept.append(tx.get(model, "k"))
+            tx.touch(tx.get(Purse, "p0"))
+            tx.update(kept[-1], [getattr(model, name).set(1)])
+
+        return run
+
+    with without_pauses():
+        assert together(change(one, "a"), change(two_, "b"), joining=1) == [None, None]
+    [first] = [each for each in kept if type(each) is one]
+    first.save()
+    assert one.get("k").version == 3
+
+
+def test_what_cannot_be_put_together_commits_alone(two, memory):
+    """The one instance for all of them cannot be made: each has its own."""
+    is_broken = []
+
+    def default() -> str:
+        if is_broken:
+            raise LookupError
+        return ""
+
+    fragile = declare(
+        "Fragile", VersionedMixin, Model, note=UnicodeAttribute(default_for_new=default), numbers="count", version=True
+    )
+    memory.bind(fragile)
+    fragile("f", count=0).save()
+    is_broken.append(True)
+
+    def count(tx: Transaction) -> None:
+        tx.touch(tx.get(Purse, "p0"))
+        tx.update(tx.get(fragile, "f"), [fragile.count.add(1)])
+
+    with without_pauses():
+        assert together(count, count) == [None, None]
+    assert fragile.get("f").count == 2
+
+
+def test_an_error_that_is_based_on_more_than_can_be_checked(two):
+    """Then the function runs again, and reads only what is committed."""
+
+    def look(tx: Transaction) -> None:
+        tx.get_all(Plain, [f"none{i}" for i in range(dynamodb.MOST_ACTIONS + 1)])
+        raise LookupError(int(tx.get(Purse, "p0").balance))
+
+    first, second = together(move(10), look, joining=1)
+    assert first == 100
+    assert isinstance(second, LookupError)
+    assert str(second) == "90"
+
+
+def test_what_cannot_share_commits_alone(two):
+    """In silence, with what it has read of the groups before it."""
+
+    def under_a_lock(tx: Transaction) -> int:
+        return move(1)(tx) if tx.get(Purse, "p0", for_update=True) else 0
+
+    def without_a_check(tx: Transaction) -> None:
+        tx.update(Purse("p1"), [Purse.balance.add(1000)], add_version_condition=False)
+
+    def expiring(tx: Transaction) -> None:
+        tx.save(Session("s", user="u"))
+        tx.touch(tx.get(Purse, "p0"))
+
+    def many(tx: Transaction) -> None:
+        for number in range(dynamodb.MOST_ACTIONS):
+            tx.save(Purse(f"q{number}"), add_version_condition=False)
+        tx.touch(tx.get(Purse, "p0"))
+
+    with without_pauses():
+        for function in (under_a_lock, without_a_check, expiring, many):
+            result = together(move(1), function, joining=1)
+            assert not [each for each in result if isinstance(each, Exception)], function.__name__
+    assert balance("p0") + balance("p1") == 1200
+    assert Session.get("s").user == "u"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("idempotency_key", "k"), ("record", True), ("read_only", True), ("isolation", "snapshot")],
+)
+@pytest.mark.parametrize("decorator", [transactional, atransactional])
+def test_what_would_be_wrong_is_refused_at_construction(decorator, name, value):
+    with pytest.raises(ConfigurationError, match=f"leave out combine, or {name}="):
+        decorator(combine=True, **{name: value})
+    decorator(combine=False, **{name: value})
+
+
+def test_one_that_combines_cannot_be_suspended(two):
+    with pytest.raises(ConfigurationError, match="combine=True cannot be suspended"):
+        combined(lambda tx: (move(10)(tx), tx.suspend()))
+    assert balance("p0") == 100
+
+
+def test_unique_values_commit_alone_and_other_attributes_of_their_items_together(memory):
+    memory.bind(Uniques, User)
+    purses(2)
+    User("u", email="ann").save()
+
+    def see(tx: Transaction) -> None:
+        tx.update(tx.get(User, "u"), [User.age.set(1)])
+        tx.touch(tx.get(Purse, "p0"))
+
+    def rename(tx: Transaction) -> None:
+        user = tx.get(User, "u")
+        user.email = "bob"
+        tx.save(user)
+
+    with without_pauses():
+        assert together(see, see, rename, joining=2) == [None] * 3
+    user = User.get("u")
+    assert (user.email, user.age, user.version) == ("bob", 1, 4)
+    user.email = "ann"
+    user.save()
+    User("v", email="bob").save()
+
+
+def test_inside_another_transaction_it_is_a_part_of_it(two):
+    with transaction() as tx:
+        transactional(combine=True, join=True)(move(10))()
+        assert tx.get(Purse, "p0").balance == 90
+        assert balance("p0") == 100
+    assert balance("p0") == 90
+
+
+def test_an_interrupt_of_the_caller_that_sends(two):
+    """The others hear that the outcome is unknown, and can find out."""
+    results: list[Any] = []
+
+    def other() -> None:
+        try:
+            results.append(combined(move(10)))
+        except OutcomeUnknown as error:
+            results.append(error)
+
+    thread = threading.Thread(target=other)
+    holder = threading.Thread(target=lambda: combined(lambda tx: tx.touch(tx.get(Purse, "p0"))))
+    is_sending, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_sending.set()
+        assert may_go_on.wait(60)
+
+    def lead(tx: Transaction) -> None:
+        move(10)(tx)
+
+    def release() -> None:
+        until_joined(1)
+        thread.start()
+        until_joined(2)
+        may_go_on.set()
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with on("UpdateItem").before(hold), on("TransactWriteItems").after(die):
+        holder.start()
+        assert is_sending.wait(60)
+        releaser = threading.Thread(target=release)
+        releaser.start()
+        with pytest.raises(KeyboardInterrupt):
+            combined(lead)
+        for each in (holder, releaser, thread):
+            each.join(60)
+    [error] = results
+    assert isinstance(error, OutcomeUnknown)
+    assert error.resolve() == "applied"
+    assert balance("p0") == 80
+
+
+def test_a_subscriber_that_transacts_while_its_thread_sends(two):
+    """It commits alone: it must not wait for the group that its own thread commits."""
+    done = []
+
+    def nested() -> None:
+        done.append(transactional(combine=True)(lambda tx: tx.get(Purse, "p0").balance)())
+
+    with on("TransactWriteItems", nth=2).before(nested):
+        assert together(move(10), move(10)) == [100, 90]
+    assert done == [100]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
+def test_a_fork_while_a_group_is_under_way(two):
+    """The child knows nothing of the groups of its parent, and does not wait for them."""
+    said = []
+
+    def in_new_thread() -> str:
+        with ThreadPoolExecutor(1) as pool:  # the thread of the fork is in the middle of a commit
+            return str(pool.submit(combined, move(1)).result(60))
+
+    with on("TransactWriteItems", nth=2).before(lambda: said.append(in_child(in_new_thread))):
+        assert together(move(10), move(10)) == [100, 90]
+    assert said == ["100"]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
+def test_a_child_of_a_subscriber_forms_groups(two):
+    """The thread that goes on there sends no group of its parent."""
+    said = []
+    with on("TransactWriteItems").before(lambda: said.append(in_child(lambda: str(together(move(1), move(1)))))):
+        combined(move(10))
+    assert said == ["[100, 99]"]
+
+
+# Many at once
+
+
+def told_of(call: Callable[[], object]) -> str:
+    """What a caller knows in the end."""
+    try:
+        call()
+    except OutcomeUnknown as error:
+        return error.resolve()
+    except (LookupError, LockingError):
+        return "not applied"
+    return "applied"
+
+
+@pytest.mark.parametrize(("model", "name"), [(Purse, "balance"), (Plain, "value")])
+@pytest.mark.parametrize("seed", range(3))
+def test_money_is_neither_made_nor_lost(two, model, name, seed):
+    """Threads, lost requests and responses, functions that raise: the sum is right, and nobody is told an untruth."""
+    keys = [f"m{i}" for i in range(4)]
+    for key in keys:
+        model(key, **{name: 100}).save()
+    chance = random.Random(seed)
+    moved: list[tuple[str, str, str]] = []
+
+    @transactional(combine=True, attempts=20)
+    def move_one(tx: Transaction, source: str, target: str) -> None:
+        giver, taker = tx.get(model, source), tx.get(model, target)
+        if getattr(giver, name) <= 95:
+            raise LookupError
+        setattr(giver, name, getattr(giver, name) - 1)
+        tx.save(giver)
+        tx.update(taker, [getattr(model, name).add(1)])
+
+    def work(number: int) -> None:
+        own = random.Random(f"{seed} {number}")
+        for _ in range(12):
+            source, target = own.sample(keys, 2)
+            moved.append((source, target, told_of(lambda: move_one(source, target))))  # noqa: B023 - called at once
+
+    def is_hit(_: Any) -> bool:
+        return chance.random() < 0.2
+
+    with (
+        on("TransactWriteItems", where=is_hit, times=20).lose_response(),
+        on("TransactWriteItems", where=is_hit, times=20).lose_request(),
+        without_pauses(),
+    ):
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+
+    found = {key: int(getattr(model.get(key, consistent_read=True), name)) for key in keys}
+    assert len(moved) == 72
+    assert sum(found.values()) == 400
+    if "unknown" not in {told for *_, told in moved}:
+        gone = Counter(source for source, _, told in moved if told == "applied")
+        come = Counter(target for _, target, told in moved if told == "applied")
+        assert found == {key: 100 - gone[key] + come[key] for key in keys}
+
+
+def test_tasks(two):
+    """Tasks of one event loop, which goes on meanwhile."""
+    ticks = 0
+
+    @atransactional(combine=True)
+    async def spend(tx: AsyncTransaction, amount: int) -> int:
+        purse = await tx.get(Purse, "p0")
+        if purse.balance < amount:
+            raise LookupError
+        purse.balance -= amount
+        await tx.save(purse)
+        return int(purse.balance)
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def main() -> list[Any]:
+        ticking = asyncio.ensure_future(tick())
+        results = await asyncio.gather(*(spend(10) for _ in range(12)), return_exceptions=True)
+        ticking.cancel()
+        return results
+
+    results = asyncio.run(main())
+    assert sorted(each for each in results if isinstance(each, int)) == list(range(0, 100, 10))
+    assert sum(isinstance(each, LookupError) for each in results) == 2
+    assert balance("p0") == 0
+    assert ticks > 12
+
+
+def test_concurrent_write_of_another_process(two):
+    """A refusal of one alone counts as an attempt, as without combine."""
+    with concurrent_write(Purse, "p0", times=2), pytest.raises(StaleVersion, match="attempt 2 of 2"), without_pauses():
+        combined(move(10), attempts=2)
+    with concurrent_write(Purse, "p0"), without_pauses():
+        assert combined(move(10), attempts=2) == 100
