@@ -23,8 +23,7 @@ from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here, warn_of_lost_writes
 from pynamo_locking._pynamodb import connection_of, key_values_of
-from pynamo_locking._transactions import group
-from pynamo_locking._transactions.group import check_combined
+from pynamo_locking._transactions.group import Again, Member, check_combined
 from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking._transactions.transaction_doors import (
@@ -207,10 +206,10 @@ def transactional(
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
         combine: commit together with other callers of this process that combine and want the same items, in one native
             transaction: for hot items. The function may read what those before it are about to commit. It runs again at
-            once if another caller was faster, which is no attempt, 100 times at most; and if it has raised after it has
-            read what was not committed then. What cannot share commits alone: a transaction that holds locks, queries
-            with guards, changes unique values, has items that expire, writes what it has not read, or has more than 100
-            actions. Not with `idempotency_key`, `record`, `read_only` or another isolation than
+            once if another caller was faster, which is no attempt, 100 times at most; and if it raises or rolls back
+            after such a read, on what is stored then. A transaction commits alone if it holds locks, writes what it has
+            not read by its key, changes unique values, has intervals, guarded queries or items that expire, or has more
+            than 100 actions. Not with `idempotency_key`, `record`, `read_only` or another isolation than
             ``"serializable"`` and ``"read_committed"``.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
@@ -231,7 +230,7 @@ def transactional(
         TypeError: there is no such option; when the function is decorated.
 
     Cost: with `combine` that of `transaction` for a call whose items no other caller has in use. Else no read of what
-    the calls before it leave, one commit for the group, and 1 transactional read before an error of the function.
+    the calls before it leave, and one commit for the group; of a call that commits alone, its reads again.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
@@ -329,7 +328,7 @@ class RetryLoop(Attempts):
 
     def __init__(self, most: int, options: dict[str, Any], *, combine: bool = False) -> None:
         super().__init__(options)
-        items_of(self.begun).member = group.member() if combine else None
+        items_of(self.begun).member = Member(options_of(self.begun).deadline) if combine else None
         self._most = most
         self._number = 1
         self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
@@ -356,7 +355,12 @@ class RetryLoop(Attempts):
         """Return the result of the function; `ItemLocked` if a long commit would write what others had locked.
 
         They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
+        `Again` if the function has rolled back what it has seen of others, which may never be committed.
         """
+        member = items_of(self.begun).member
+        is_rolled_back = is_over(self.begun) and commit_run_of(self.begun) is None
+        if member is not None and member.has_seen and is_rolled_back:
+            raise member.go_alone()
         is_last = self._number == self._most
         for item, _ in () if is_last or is_over(self.begun) else self._newly_contended():
             if item.row is not None:
@@ -380,11 +384,13 @@ class RetryLoop(Attempts):
 
     @override
     def pause_after(self, error: Exception) -> float | None:
+        commit, is_first = commit_run_of(self.begun), self._number == 1
         member = items_of(self.begun).member
-        if isinstance(error, group.Overtaken) and member is not None:
+        if member is not None and member.has_seen and commit is None:  # it may have seen what is never committed
+            error = member.go_alone()
+        if member is not None and isinstance(error, Again):
             self._refused = member.read_itself(items_of(self.begun).by_key)
             return 0.0
-        commit, is_first = commit_run_of(self.begun), self._number == 1
         if isinstance(error, OutcomeUnknown) and commit is not None:
             self._doubt = error
         is_worth = isinstance(error, self._worth) or self._is_loss_of_ours(error)

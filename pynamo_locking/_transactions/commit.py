@@ -97,8 +97,6 @@ if TYPE_CHECKING:
     from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.options import TransactionOptions
-    from pynamo_locking._writes.write import Write
-    from pynamo_locking._writes.writer import Writer
 
 
 # The rows by which the fate of a transaction is known: its idempotency key and its record.
@@ -509,23 +507,25 @@ def key_size(stored: dict[str, Any]) -> int:
 
 
 class CommitRun:
-    """The commit of the items of one transaction. `path` names its path, and is empty until `run`."""
+    """The commit of one transaction.
+
+    Attributes:
+        items: what it writes and checks.
+        path: the name of its path; empty until `send`.
+        note: updates the instances after it was sent. This may call methods of the caller's models, which may raise.
+    """
 
     def __init__(self, items: Sequence[TransactionItem], options: TransactionOptions) -> None:
         used = [item for item in items if item.plan.write is not None or item.is_read]
         # The row of a suspended one comes first: `OutcomeUnknown.resolve` changes that, and no item that it has read.
-        self._items = sorted(used, key=lambda item: (not suspended_id(item), repr(item.identity)))
-        self._options = options
+        in_order = sorted(used, key=lambda item: (not suspended_id(item), repr(item.identity)))
+        self.items: Sequence[TransactionItem] = in_order
+        self.options = options
         self._long: MultiRequestCommit | None = None
         self._assembly: TransactionActions | None = None
-        self._single: tuple[Writer, Write, dict[str, Any]] | None = None  # what was sent, and the answer
+        self.note: Callable[[], object] = lambda: None
         self._is_applied = False
         self.path = ""
-
-    @property
-    def items(self) -> Sequence[TransactionItem]:
-        """What it writes and checks."""
-        return self._items
 
     @property
     def is_decided(self) -> bool:
@@ -536,28 +536,28 @@ class CommitRun:
         """Return how it is committed, without a request; refuse a commit for which no path is possible."""
         try:
             extra = self._extra_actions()
-            is_long = len(self._items) + extra + self._options.record > dynamodb.MOST_ACTIONS
-            plan = choose_path(self._facts(is_long=is_long), extra=extra, record=self._options.record)
+            is_long = len(self.items) + extra + self.options.record > dynamodb.MOST_ACTIONS
+            plan = choose_path(self._facts(is_long=is_long), extra=extra, record=self.options.record)
             if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
-                plan = choose_path(self._facts(is_long=True), extra=extra, record=self._options.record)
+                plan = choose_path(self._facts(is_long=True), extra=extra, record=self.options.record)
         except CannotBeStaged as error:
             raise _too_large(error) from error
-        if plan.path is CommitPath.LONG or needs_table(self._options):
-            check_table(self._options)
+        if plan.path is CommitPath.LONG or needs_table(self.options):
+            check_table(self.options)
         return plan
 
     def direct(self) -> list[TransactionItem]:
-        return [self._items[i] for i in self.plan().direct]
+        return [self.items[i] for i in self.plan().direct]
 
     def _facts(self, *, is_long: bool) -> list[ItemFacts]:
-        table = None if self._options.record_table is None else self._options.record_table.place
-        is_measured = is_long or len(self._items) * dynamodb.LARGEST_ITEM > dynamodb.MOST_BYTES
-        return [_facts(item, table, is_long=is_long, is_measured=is_measured) for item in self._items]
+        table = None if self.options.record_table is None else self.options.record_table.place
+        is_measured = is_long or len(self.items) * dynamodb.LARGEST_ITEM > dynamodb.MOST_BYTES
+        return [_facts(item, table, is_long=is_long, is_measured=is_measured) for item in self.items]
 
     def _extra_actions(self) -> int:
-        writers = [item.plan.writer for item in self._items if item.plan.writer is not None]
+        writers = [item.plan.writer for item in self.items if item.plan.writer is not None]
         checked_rows = {each.row.identity for writer in writers for each in writer.separate}
-        return len(checked_rows) + (self._options.idempotency_key is not None)
+        return len(checked_rows) + (self.options.idempotency_key is not None)
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
@@ -567,7 +567,7 @@ class CommitRun:
         return is_repeated
 
     def send(self) -> bool:
-        """Commit as `run` does, but leave it to `note` to update the instances, unless the commit is long."""
+        """Commit as `run` does, but leave the instances to `note`, unless the commit is long."""
         plan = self.plan()
         self.path = plan.path.value
         try:
@@ -580,26 +580,18 @@ class CommitRun:
             elif plan.path is CommitPath.LONG:
                 self._write_long(plan)
         except (Conflict, OutcomeUnknown, TransactWriteError) as error:
-            found = recorded_outcome(self._options, plan.path, error)
+            found = recorded_outcome(self.options, plan.path, error)
             if found is None:
-                ask_later(self._options, plan.path, error)
+                ask_later(self.options, plan.path, error)
                 if plan.path is not CommitPath.SINGLE:  # a single write reports itself
-                    write.commit_failed(self._options.id, self._items[0].table if self._items else "", error)
+                    write.commit_failed(self.options.id, self.items[0].table if self.items else "", error)
                 raise
-            if found != self._options.id:
+            if found != self.options.id:
                 return True
             if self._long is not None:
                 self._long.conclude()
         self._is_applied = True
         return False
-
-    def note(self) -> None:
-        """Update the instances: this may call methods of the caller's models, which may raise."""
-        if self._assembly is not None:
-            self._assembly.note_commit()
-        elif self._single is not None:
-            writer, sent, data = self._single
-            writer.note_applied(sent, data)
 
     def refused_items(self) -> dict[ItemKey, Image]:
         """Return the items of a refused native transaction as they were then, without a request.
@@ -612,7 +604,7 @@ class CommitRun:
             return {}
         found: dict[ItemKey, Image] = {}
         for i, row in assembly.by_key.items():
-            item, why = self._items[i], assembly.explained.get(id(row))
+            item, why = self.items[i], assembly.explained.get(id(row))
             if is_own_row(item) or row.write is None or not row.write.part.is_checked:
                 continue
             if isinstance(why, StaleVersion) and why.stored is not None:
@@ -621,17 +613,17 @@ class CommitRun:
                 found[item.identity] = item.stored
         return found
 
-    def refusals(self) -> dict[ItemKey, Exception]:
-        """Return why items have refused a native transaction; empty if it had another reason."""
-        if self._assembly is None:
-            return {}
-        why = self._assembly.explained
-        return {self._items[i].identity: why[id(row)] for i, row in self._assembly.by_key.items() if id(row) in why}
-
     def take_over(self, other: CommitRun) -> None:
-        """Tell what became of another run, which has committed these items together with others, or has not."""
-        self._items, self._assembly, self.path = other._items, other._assembly, other.path
+        """Take over what became of another run, which has sent these items together with those of others."""
+        self.note = partial(_note_written, [item for item in self.items if item.plan.write is not None])
+        self.items, self._assembly, self.path = other.items, other._assembly, other.path
         self._is_applied = other._is_applied
+
+    def doubt(self) -> Exception:
+        """Return the error for those who share this commit, if the thread that sends it was interrupted."""
+        assembly = self._assembled()
+        assembly.ask(list(assembly.by_key.values()))
+        return assembly.unknown(LockingError("the thread that sent it, for several callers, was interrupted"))
 
     def contended(self) -> list[TransactionItem]:
         """Return the written items that have refused a long commit, since others had changed or locked them."""
@@ -639,42 +631,52 @@ class CommitRun:
 
     def check_reads(self) -> None:
         with conflicts(TransactWriteError):
-            validate(self._items, self._resolver(), is_snapshot=True)
+            validate(self.items, self._resolver(), is_snapshot=True)
 
     def _resolver(self) -> Resolver:
-        return Resolver(deadline=self._options.deadline, priority=self._options.priority)
+        return Resolver(deadline=self.options.deadline, priority=self.options.priority)
 
     def _write_alone(self) -> None:
-        [item] = self._items
+        [item] = self.items
         writer, sent = item.plan.writer, item.final()
         assert writer is not None  # noqa: S101 - it has a write
-        self._single = writer, sent, writer.send_only(sent)
+        self.note = partial(writer.note_applied, sent, writer.send_only(sent))
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._native_connection(), self._options.id, resolver=self._resolver)
-        for i, item in enumerate(self._items):
-            assemble(self._assembly, i, item)
+        self._assembly = assembly = self._assembled()
+        self.note = assembly.note_commit
         try:
-            self._assembly.send_under_locks([*key_action(self._options), *record_action(self._options)])
+            assembly.send_under_locks([*key_action(self.options), *record_action(self.options)])
         except Exception as error:
-            self._assembly.note_refusal(error)
+            assembly.note_refusal(error)
             raise
+
+    def _assembled(self) -> TransactionActions:
+        assembly = TransactionActions(self._native_connection(), self.options.id, resolver=self._resolver)
+        for i, item in enumerate(self.items):
+            assemble(assembly, i, item)
+        return assembly
 
     def _native_connection(self) -> Connection:
         """Return that of the items, which are all in one place; that of the records if only the key is written."""
-        if self._items:
-            return connection_of(self._items[0].model).connection
-        table = self._options.record_table
+        if self.items:
+            return connection_of(self.items[0].model).connection
+        table = self.options.record_table
         assert table is not None  # noqa: S101 - a transaction without items has a key
         return table.connection
 
     def _write_long(self, plan: CommitPlan) -> None:
-        table, extra = check_table(self._options), key_action(self._options)
-        self._long = MultiRequestCommit(self._items, plan, self._options, table, extra)
+        table, extra = check_table(self.options), key_action(self.options)
+        self._long = MultiRequestCommit(self.items, plan, self.options, table, extra)
         try:
             self._long.run()
         except CannotBeStaged as error:
             raise _too_large(error) from error
+
+
+def _note_written(items: Sequence[TransactionItem]) -> None:
+    for item in items:
+        note_applied(item.final())
 
 
 def _too_large(error: CannotBeStaged) -> ConfigurationError:

@@ -451,29 +451,16 @@ class Transaction:
             return True
         self._items.warn_of_unsaved()
         try:
-            self._prepare()
+            self._items.take_values()
+            self._items.note_locks()  # a write may have been planned in a context that did not hold them
+            self._items.guards.name_items(lambda: self._committing().direct())
             self._commit = self._committing()
             member = self._items.member
-            return self._commit.run() if member is None else member.commit(self._commit, self._options)
+            return self._commit.run() if member is None else member.commit(self._commit)
         except NotUnique as error:
             if self._commit is None or self._commit.path == CommitPath.LONG:  # a native one names all that is refused
                 self._check_relied_on(error)
             raise
-
-    def _prepare(self) -> None:
-        """Plan what the commit writes besides."""
-        try:
-            self._items.take_values()
-            self._items.note_locks()  # a write may have been planned in a context that did not hold them
-            self._items.guards.name_items(lambda: self._committing().direct())
-        except Exception as error:
-            self._confirm(error)
-            raise
-
-    def _confirm(self, error: BaseException | None) -> None:
-        """Raise if what is told in place of a commit is based on what was not committed: see `group`."""
-        if self._items.member is not None and (error is None or isinstance(error, Exception)):
-            self._items.member.confirm(self._items.by_key, self._options)
 
     def _check_relied_on(self, error: NotUnique) -> None:
         """Raise if an item is not the one that was read: then a value that was moved seems to be taken."""
@@ -643,14 +630,10 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if error is None and not self._is_over:
+            if error is not None and not self._is_over:
+                self._end(error)
+            elif not self._is_over:
                 self.commit()
-            elif self._commit is None:  # it raises, or was rolled back
-                try:
-                    self._confirm(error)
-                finally:
-                    if not self._is_over:
-                        self._end(error)
         finally:
             self.rollback()  # if an interrupt came before the end
 

@@ -8,12 +8,15 @@ import itertools
 import linecache
 import os
 import random
+import re
 import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
+from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +30,7 @@ from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
     LockingError,
+    NotUnique,
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
@@ -34,11 +38,21 @@ from pynamo_locking.exceptions import (
 from pynamo_locking_testing.faults import concurrent_write
 from tests.integration.telemetry.forked import in_child
 from tests.support.interval_models import Slot, SlotLocks, slots, stored_slots
-from tests.support.models import declare
+from tests.support.models import Locks, declare
 from tests.support.parties import without_pauses
 from tests.support.poisoned import put
 from tests.support.transaction_helpers import balance
-from tests.support.transaction_models import Animal, Dog, Plain, Purse, Session, purses, stored
+from tests.support.transaction_models import (
+    Animal,
+    Dog,
+    Entry,
+    Plain,
+    Purse,
+    Session,
+    Transactions,
+    purses,
+    stored,
+)
 from tests.support.unique_models import Uniques, User
 from tests.support.wire import count_requests, on
 
@@ -53,7 +67,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     yield
-    assert all(each.is_over for each in group.under_way.values())
+    assert all(each.end for each in group.under_way.values())
     group.under_way.clear()
 
 
@@ -84,7 +98,10 @@ def combined(function: Callable[[Transaction], Any], **options: Any) -> Any:
 
 
 def count_joined() -> int:
-    return sum(len(each.content.parts) for each in {*group.under_way.copy().values()} if each.is_open)
+    found = {*group.under_way.copy().values()}
+    while more := {before for each in found for before in each.before.copy()} - found:
+        found |= more
+    return sum(len(each.content.runs) for each in found if each.is_open)
 
 
 def until_joined(count: int) -> None:
@@ -202,6 +219,8 @@ def test_updates_deletes_and_inserts_in_a_chain(two):
     assert seen == [(105, {"a"}), None, (1, "new")]
     purse = Purse.get("p0")
     assert (purse.balance, purse.note, purse.tags, purse.version) == (1, "new", None, 1)
+    assert together(update, delete) == [None, None]
+    assert stored(Purse, "p0") is None
 
 
 def test_created_and_deleted_in_one_group(two):
@@ -240,6 +259,80 @@ def test_a_blind_insert_of_an_item_that_exists_is_refused_alone(two):
     assert (balance("p0"), Plain.get("x").value) == (90, 1)
 
 
+def test_each_copy_of_a_creation_has_another_write_id(two):
+    """A late copy of the first one must not pass for the second: so it is sent as without combine."""
+    Plain("x", value=1).save()
+
+    def create(tx: Transaction) -> None:
+        assert tx.get_or_none(Plain, "x") is None
+        tx.save(Plain("x", value=2))
+
+    def add(tx: Transaction) -> None:
+        tx.update(tx.get(Plain, "x"), [Plain.value.add(1)])
+
+    others = []
+    with ThreadPoolExecutor(2) as pool:
+
+        def gate() -> None:
+            for number, function in enumerate((create, add), 1):
+                others.append(pool.submit(combined, function))
+                until_joined(number)
+
+        def creates(body: Any) -> bool:
+            return "attribute_not_exists" in body.get("ConditionExpression", "")
+
+        with on("DeleteItem").before(gate), on(where=creates).watch() as sent, on(where=creates).lose_request():
+            combined(lambda tx: tx.delete(tx.get(Plain, "x")))
+            assert [each.result(60) for each in others] == [None, None]
+    assert len(sent.bodies) == 2
+    first, second = ({*re.findall("[0-9a-f]{8}-[0-9a-f]{20}", str(body))} for body in sent.bodies)
+    assert not first & second
+    assert Plain.get("x").value == 3
+
+
+def test_a_refusal_is_an_attempt_of_those_who_use_the_item(two):
+    """The others of the group run again, and need no other attempt."""
+
+    def change() -> None:
+        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+
+    def spend(tx: Transaction) -> int:
+        purse = tx.get(Purse, "p0")
+        purse.balance -= 1
+        tx.save(purse)
+        return int(purse.balance)
+
+    with on("TransactWriteItems", nth=2).before(change), without_pauses():
+        refused, other = together(move(10), spend, attempts=1)
+    assert isinstance(refused, StaleVersion)
+    assert refused.current is not None
+    assert refused.current.balance == 1100
+    assert other == 99
+
+
+def test_a_write_without_a_check_leaves_what_another_program_writes(two):
+    """What such a write leaves is not known, so nobody goes on with it."""
+    Plain("x", value=0).save()
+
+    def blind(tx: Transaction) -> None:
+        found = tx.get(Plain, "x")
+        tx.touch(tx.get(Purse, "p0"))
+        tx.update(found, [Plain.value.add(1)], add_version_condition=False)
+
+    def add(tx: Transaction) -> None:
+        tx.touch(tx.get(Purse, "p0"))
+        tx.update(tx.get(Plain, "x"), [Plain.value.add(10)])
+
+    def of_another_program() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            write = partial(Plain("x").update, [Plain.value.add(100)], add_version_condition=False)
+            pool.submit(write).result(60)
+
+    with on("TransactWriteItems", nth=2).before(of_another_program), without_pauses():
+        assert together(blind, add, joining=0, isolation="read_committed") == [None, None]
+    assert Plain.get("x").value == 111
+
+
 def test_another_process_changes_an_item_of_the_group(two):
     """The group is refused, and all callers begin again; nothing is lost."""
 
@@ -254,10 +347,12 @@ def test_another_process_changes_an_item_of_the_group(two):
 
 
 def test_an_error_is_believed_once_what_it_is_based_on_is_committed(two):
-    """A function that has read what the one before it leaves raises: that is checked by one transactional read."""
+    """A function that has read what the one before it leaves raises: it runs again, on what is stored then."""
+    seen = []
 
     def spend_all(tx: Transaction) -> None:
         purse = tx.get(Purse, "p0")
+        seen.append(int(purse.balance))
         if purse.balance < 100:
             raise LookupError(f"only {purse.balance}")
         purse.balance = 0
@@ -268,7 +363,8 @@ def test_an_error_is_believed_once_what_it_is_based_on_is_committed(two):
     assert first is None
     assert isinstance(second, LookupError)
     assert str(second) == "only 0"
-    assert counted.by_operation["TransactGetItems"] == 1
+    assert seen == [100, 0, 0]
+    assert counted.by_operation == {"GetItem": 3, "TransactWriteItems": 1, "UpdateItem": 1}  # 2 and 1 before the group
 
 
 def test_an_error_is_not_believed_if_what_it_is_based_on_is_refused(two):
@@ -407,34 +503,6 @@ def test_a_read_under_read_committed(two):
     assert together(move(10), look, isolation="read_committed") == [100, 90]
 
 
-def test_what_a_group_has_left_saves_reads_and_is_checked(two, monkeypatch):
-    """If it is not what is stored any more, an error based on it is not believed: the next attempt reads the table."""
-
-    monkeypatch.setattr(group, "KEPT_S", 60.0)  # whatever else this machine does
-
-    def look(tx: Transaction) -> None:
-        raise LookupError(int(tx.get(Purse, "p0").balance))
-
-    assert together(move(10), move(10)) == [100, 90]
-    with count_requests() as counted:
-        assert combined(move(10)) == 80
-    assert "GetItem" not in counted.by_operation
-
-    assert together(move(10), move(10)) == [70, 60]
-    Purse("p0").update([Purse.balance.set(7)], add_version_condition=False)
-    with pytest.raises(LookupError, match="7"):
-        combined(look, attempts=1)
-
-
-def test_what_was_kept_and_is_old_costs_no_attempt(two, monkeypatch):
-    """Nobody interferes with the call, so its only attempt is not used up."""
-    monkeypatch.setattr(group, "KEPT_S", 60.0)  # whatever else this machine does
-    assert together(move(10), move(10)) == [100, 90]
-    Purse("p0").update([Purse.balance.set(7)], add_version_condition=False)
-
-    assert combined(move(1), attempts=1) == 7
-
-
 def test_what_models_do_after_the_commit_is_of_their_own_callers(two, monkeypatch):
     """They see the instances of the functions only; an error of one is raised there, and nothing is applied twice."""
     after_commit = Purse.update_local_version_attribute
@@ -458,6 +526,57 @@ def test_what_models_do_after_the_commit_is_of_their_own_callers(two, monkeypatc
     with pytest.raises(StaleVersion, match="the model's own"):  # of a group of one
         combined(move(10, source="p1", target="p0"))
     assert balance("p0") == 80
+
+
+def test_each_caller_hears_once(two):
+    """Refused together, then sent without an answer: each has one commit, and what is to follow it happens once."""
+    told = Counter[int]()
+
+    def once(number: int) -> Callable[[Transaction], int]:
+        def run(tx: Transaction) -> int:
+            tx.after_commit(lambda: told.update([number]))
+            return move(1)(tx)
+
+        return run
+
+    def change() -> None:
+        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+
+    commit = "TransactWriteItems"
+    with on(commit, nth=2).before(change), on(commit, nth=3).lose_response(), without_pauses():
+        results = together(*(once(number) for number in range(3)))
+
+    assert sorted(results) == [98, 99, 100]
+    assert told == {0: 1, 1: 1, 2: 1}
+    assert (balance("p0"), balance("p1")) == (97, 1103)
+
+
+def test_one_that_is_overtaken_again_and_again_goes_alone(two, monkeypatch):
+    """It has read what others are about to change, each time; then it waits for them, and reads what is stored."""
+    monkeypatch.setattr(group, "MOST_RUNS", 2)
+    is_slow, may_go_on = threading.Event(), threading.Event()
+    others = []
+
+    def stand_still() -> None:
+        is_slow.set()
+        assert may_go_on.wait(60)
+
+    with on("TransactWriteItems").before(stand_still), ThreadPoolExecutor(4) as pool:
+        others.append(pool.submit(combined, move(1)))
+        assert is_slow.wait(60)
+
+        def slow(tx: Transaction) -> int:
+            if len(others) > 2:
+                may_go_on.set()
+            found = tx.get(Purse, "p0")
+            if len(others) <= 2:
+                others.append(pool.submit(combined, move(1)))
+                until_joined(len(others) - 1)
+            tx.touch(found)
+            return int(found.balance)
+
+        assert combined(slow, attempts=1) == 97
+    assert [each.result(60) for each in others] == [100, 99, 98]
 
 
 def test_unrelated_items_do_not_wait_for_each_other(two):
@@ -592,6 +711,73 @@ def test_intervals_commit_alone(memory):
     assert len(stored_slots()) == 1
 
 
+def test_a_guarded_query_and_the_items_it_would_show(memory):
+    """Whoever has found nothing inserts, so one of them does: a query shows no row that is not committed."""
+    memory.bind(Transactions, Entry)
+    purses(2)
+
+    def insert_first(number: int) -> Callable[[Transaction], bool]:
+        def run(tx: Transaction) -> bool:
+            tx.touch(tx.get(Purse, "p0"))
+            is_first = not tx.query(Entry, "b") and tx.get_or_none(Entry, "b", number) is None
+            if is_first:
+                tx.save(Entry("b", number))
+            return is_first
+
+        return run
+
+    with without_pauses():
+        results = together(move(1), insert_first(1), insert_first(2), joining=1)
+    assert sorted(results[1:]) == [False, True]
+    assert len([*Entry.query("b")]) == 1
+
+
+def test_two_want_one_unique_value(memory):
+    """Each is in the group by its other item; one of them gets the value, and its caller alone hears of success."""
+    memory.bind(Uniques, User)
+    purses(2)
+    for key in ("u", "v"):
+        User(key, email=key).save()
+
+    def rename(key: str) -> Callable[[Transaction], str]:
+        def run(tx: Transaction) -> str:
+            tx.touch(tx.get(Purse, "p0"))
+            user = tx.get(User, key)
+            user.email = "bob"
+            tx.save(user)
+            return key
+
+        return run
+
+    with without_pauses():
+        results = together(move(1), rename("u"), rename("v"), joining=1)[1:]
+    [won] = [each for each in results if isinstance(each, str)]
+    [lost] = [each for each in results if not isinstance(each, str)]
+    assert isinstance(lost, NotUnique)
+    assert [user.id for user in User.scan() if user.email == "bob"] == [won]
+
+
+def test_blind_inserts_of_one_item(two):
+    """The second one is told at once that the item exists: to run again does not help it."""
+    runs = []
+
+    def insert(value: int) -> Callable[[Transaction], int]:
+        def run(tx: Transaction) -> int:
+            runs.append(value)
+            tx.touch(tx.get(Purse, "p0"))
+            tx.save(Plain("x", value=value))
+            return value
+
+        return run
+
+    with without_pauses():
+        results = together(move(1), insert(1), insert(2), joining=1)[1:]
+    [won] = [each for each in results if isinstance(each, int)]
+    assert sum(isinstance(each, StaleVersion) for each in results) == 1
+    assert Plain.get("x").value == won
+    assert len(runs) <= 6
+
+
 def test_a_blind_insert_does_not_take_the_place_of_a_check(two):
     """One has seen that there is no such item, and relies on it; another creates it without having looked."""
 
@@ -639,8 +825,36 @@ def test_classes_of_one_item_with_other_versions(two, memory):
     assert one.get("k").version == 3
 
 
-def test_what_cannot_be_put_together_commits_alone(two, memory):
-    """The one instance for all of them cannot be made: each has its own."""
+def test_each_class_of_an_item_has_its_own_version_checked(two, memory):
+    """Another program changes the item by the one class, while both classes are in use by a group."""
+    one = declare("One", VersionedMixin, Model, table_name="both", numbers="a", version=True)
+    two_ = declare(
+        "Two", VersionedMixin, Model, table_name="both", numbers="b", version=VersionAttribute(attr_name="v")
+    )
+    memory.bind(one)
+    memory.bind_to(one.Meta.table_name, two_)
+    one("k", a=0).save()
+    two_.get("k").update([two_.b.set(0)])
+
+    def change(model: Any, name: str) -> Callable[[Transaction], None]:
+        def run(tx: Transaction) -> None:
+            item = tx.get(model, "k")
+            tx.touch(tx.get(Purse, "p0"))
+            tx.update(item, [getattr(model, name).set(getattr(item, name) + 1)])
+
+        return run
+
+    def of_another_program() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: two_.get("k").update([two_.b.set(10)])).result(60)
+
+    with on("TransactWriteItems", nth=2).before(of_another_program), without_pauses():
+        assert together(change(one, "a"), change(two_, "b")) == [None, None]
+    assert (one.get("k").a, two_.get("k").b) == (1, 11)
+
+
+def test_no_instance_is_made_to_commit_together(two, memory):
+    """A model may refuse that: its default raises."""
     is_broken = []
 
     def default() -> str:
@@ -659,22 +873,10 @@ def test_what_cannot_be_put_together_commits_alone(two, memory):
         tx.touch(tx.get(Purse, "p0"))
         tx.update(tx.get(fragile, "f"), [fragile.count.add(1)])
 
-    with without_pauses():
+    with count_requests() as counted:
         assert together(count, count) == [None, None]
+    assert counted.by_operation["TransactWriteItems"] == 2
     assert fragile.get("f").count == 2
-
-
-def test_an_error_that_is_based_on_more_than_can_be_checked(two):
-    """Then the function runs again, and reads only what is committed."""
-
-    def look(tx: Transaction) -> None:
-        tx.get_all(Plain, [f"none{i}" for i in range(dynamodb.MOST_ACTIONS + 1)])
-        raise LookupError(int(tx.get(Purse, "p0").balance))
-
-    first, second = together(move(10), look, joining=1)
-    assert first == 100
-    assert isinstance(second, LookupError)
-    assert str(second) == "90"
 
 
 def test_what_cannot_share_commits_alone(two):
@@ -701,6 +903,101 @@ def test_what_cannot_share_commits_alone(two):
             assert not [each for each in result if isinstance(each, Exception)], function.__name__
     assert balance("p0") + balance("p1") == 1200
     assert Session.get("s").user == "u"
+
+
+def test_one_that_has_seen_what_was_refused_meanwhile(two):
+    """Its function runs again, which is no attempt: nobody was in the way of what it has read of the table."""
+    is_refused = threading.Event()
+
+    def first(tx: Transaction) -> int:
+        tx.after_rollback(is_refused.set)
+        return move(10)(tx)
+
+    def slow(tx: Transaction) -> int:
+        found = move(1)(tx)
+        if found == 90:
+            have_read.set()
+            assert is_refused.wait(60)
+        return found
+
+    have_read, results = threading.Event(), list[Any]()
+
+    def gate() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(threads[0].start).result(60)
+            until_joined(1)
+            pool.submit(threads[1].start).result(60)
+            assert have_read.wait(60)
+
+    def change() -> None:
+        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+
+    def run(function: Callable[[Transaction], int]) -> None:
+        try:
+            results.append(combined(function, attempts=1))
+        except StaleVersion:
+            results.append("stale")
+
+    threads = [threading.Thread(target=Context().run, args=(run, function)) for function in (first, slow)]
+    with on("TransactWriteItems").before(gate), on("TransactWriteItems", nth=2).before(change):
+        combined(lambda tx: [tx.touch(tx.get(Purse, key)) for key in ("p0", "p1")])
+        for thread in threads:
+            thread.join(60)
+    assert results == ["stale", 100]
+
+
+def test_one_that_makes_an_item_expire(two):
+    """The next one sees no such item, and does not run again and again for what was left of it."""
+    Session("s", user="u").save()
+    runs = []
+
+    def end(tx: Transaction) -> None:
+        tx.touch(tx.get(Purse, "p0"))
+        tx.update(tx.get(Session, "s"), [Session.expires_at.set(datetime(2020, 1, 1, tzinfo=timezone.utc))])
+
+    def begin(tx: Transaction) -> None:
+        runs.append(1)
+        tx.touch(tx.get(Purse, "p0"))
+        if tx.get_or_none(Session, "s") is None:
+            tx.save(Session("s", user="v"))
+
+    with without_pauses():
+        assert together(end, begin, joining=0) == [None, None]
+    assert len(runs) <= 4
+
+
+def test_locks_of_ranges_are_checked_by_each_for_itself(memory):
+    """Their rows are as many actions more."""
+    guarded = declare(
+        "Guarded", range_key="at", numbers="count", version=True, lock_table=Locks, enforce_locks="ranges"
+    )
+    memory.bind(guarded, Locks)
+    purses(2)
+    guarded("g", 1, count=0).save()
+
+    def count(tx: Transaction) -> None:
+        tx.touch(tx.get(Purse, "p0"))
+        tx.update(tx.get(guarded, "g", 1), [guarded.count.add(1)])
+
+    with count_requests() as counted, without_pauses():
+        assert together(count, count, joining=0) == [None, None]
+    assert guarded.get("g", 1).count == 2
+    assert counted.by_operation["TransactWriteItems"] > 2
+
+
+def test_one_that_has_locked_what_it_has_read_already_commits_alone(two):
+    """Another one of its group would write the item, and be refused because of the lock."""
+    Plain("x", value=0).save()
+
+    def lock(tx: Transaction) -> None:
+        tx.get(Purse, "p0")
+        tx.update(tx.get(Plain, "x"), [Plain.value.add(1)])
+        tx.get(Purse, "p0", for_update=True)
+
+    with on("TransactWriteItems").watch() as sent, without_pauses():
+        assert together(move(10), lock, joining=1)[1] is None
+    assert not [body for body in sent.bodies if "'x'" in str(body) and "'p1'" in str(body)]
+    assert Plain.get("x").value == 1
 
 
 @pytest.mark.parametrize(

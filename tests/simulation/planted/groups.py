@@ -14,33 +14,40 @@ _PLAN = Plan("combined", parties=2, processes=1, rounds=2)
 _LOST = _PLAN.but(faults={Fault.LOST_REQUEST: 3, Fault.LOST_RESPONSE: 3})
 _ERRORS = Plan("combined, raised", parties=3, processes=2, rounds=2)
 _OTHERS = Plan("combined", parties=3, processes=2, rounds=2)
-_RAISE: Final = "        if why is not None:\n            raise why from"
 _CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Versions", "RealTime")
 
 BUGS: Final = (
     bug(
         "half a group: Of the writes of an item only the first is sent, and the callers of the others hear of success.",
         Search(_PLAN, *_CHECKS),
-        Change(_GROUP, "    if first is last:\n", "    if first is not None:\n"),
+        Change(_GROUP, "    if not writing[1:]:\n", "    if chain:\n"),
     ),
     bug(
         "doubt is not shared: No answer comes for a group, and its callers hear that it was committed.",
         Search(_LOST, *_CHECKS, limit=300),
-        Change(_GROUP, _RAISE, f"        if isinstance(why, OutcomeUnknown):\n            return True\n{_RAISE}"),
+        Change(_GROUP, "raise copy.copy(error) if writes else _again()", "return"),
     ),
     bug(
         "errors are believed: A function that has read what was never committed raises, and its error is passed on.",
         Search(_ERRORS, "PlainReads", limit=300),
-        Change(_GROUP, "if not self._seen or self._forks", "if True or self._forks"),
+        Change("_transactions/begin.py", "member.has_seen and commit is None:", "error is None:"),
     ),
     bug(
         "refused together, told apart: DynamoDB refuses a group, and those whose items were not the reason succeed.",
         Search(_OTHERS, *_CHECKS, limit=300),
-        Change(_GROUP, _RAISE, f"        if group.run and isinstance(why, Overtaken):\n            return 1\n{_RAISE}"),
+        Change(
+            _GROUP,
+            "raise copy.copy(error) if _refused_by(error) in {None, *used} else _again()",
+            "if _refused_by(error) in {None, *used}:\n                raise copy.copy(error)\n            return",
+        ),
     ),
     bug(
         "joins with what it has read: It is not compared with what those before it in the group leave.",
         Search(_PLAN, *_CHECKS),
-        Change(_GROUP, "return versions.known_of(item.model, left or {}) != item.before", "return False"),
+        Change(
+            _GROUP,
+            "return versions.known_of(item.model, group.content.left[item.identity][1] or {}) != item.before",
+            "return False",
+        ),
     ),
 )
