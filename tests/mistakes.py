@@ -136,13 +136,6 @@ ROWS: Final = (
         "integration/recipes/test_idempotent.py::test_a_committed_result_replaces_an_error_that_is_no_longer_kept",
     ),
     (
-        "the read after a refusal is not consistent",
-        "_models/edit.py",
-        "is_consistent = self._refusals > 0 or any(",
-        "is_consistent = any(",
-        "integration/models/test_combining.py::test_after_a_refusal_the_item_is_read_consistently",
-    ),
-    (
         "a write that is sent alone is at rest",
         "_models/batch_writes.py",
         "self._at_rest.difference_update(group)",
@@ -661,13 +654,6 @@ ROWS: Final = (
         "integration/models/test_own_tables.py::test_items_of_others",
     ),
     (
-        "combined changes read a replica after a lock was in the way",
-        "_models/edit.py",
-        "is_consistent = self._refusals > 0 or any",
-        "is_consistent = self._refusals > 1 or any",
-        "integration/models/test_combining.py::test_after_a_lock_in_the_way_the_item_is_read_consistently",
-    ),
-    (
         "a mark names the table without the prefix",
         "_core/row_keys.py",
         'return f"{table}#{self.prefix}" if self.is_shared else table',
@@ -680,13 +666,6 @@ ROWS: Final = (
         'found = [image for image in answer["Items"] if self.own_keys.name_in(image) is not None]',
         'found = answer["Items"]',
         "integration/models/test_shared_tables.py::test_prefixes_of_which_one_begins_the_other",
-    ),
-    (
-        "a line stays small after an error",
-        "_models/edit.py",
-        "                self._most = MOST\n                _tell_all",
-        "                _tell_all",
-        "integration/models/test_combining.py::test_a_value_that_cannot_be_stored",
     ),
     (
         "a write gives up values that its instance does not show",

@@ -12,13 +12,22 @@ from pynamodb.models import Model
 from typing_extensions import override
 
 from benchmarks.contenders.counters import CounterFields, ModelCounter, PlainCounter, connected, meta
-from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, VersionAttribute, VersionedMixin
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockSettings,
+    NamedLock,
+    VersionAttribute,
+    VersionedMixin,
+    transactional,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from benchmarks.contenders.base import Contender, Place
+    from pynamo_locking.transactions import Transaction
 
 #: `modify` gives up after ten attempts unless told otherwise; no contender here gives up.
 _ATTEMPTS = 1_000_000
@@ -135,7 +144,6 @@ class Modify(ModelCounter):
     """Versions: read, change, save; again if somebody else was faster."""
 
     name: ClassVar[str] = "modify()"
-    combine: ClassVar[bool] = False
 
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
         super().__init__(place, poll_s=poll_s, lease_s=lease_s)
@@ -148,14 +156,23 @@ class Modify(ModelCounter):
 
     @override
     def add(self, key: str) -> None:
-        self.counters.modify(key, _one_more, attempts=_ATTEMPTS, combine=self.combine)
+        self.counters.modify(key, _one_more, attempts=_ATTEMPTS)
 
 
 class Combine(Modify):
-    """The same, and the callers of a process share a write."""
+    """Transactions, and the callers of a process share a write."""
 
-    name: ClassVar[str] = "modify(combine=True)"
-    combine: ClassVar[bool] = True
+    name: ClassVar[str] = "transactional(combine=True)"
+
+    @override
+    def add(self, key: str) -> None:
+        @transactional(combine=True, attempts=_ATTEMPTS)
+        def run(tx: Transaction) -> None:
+            counter = tx.get(self.counters, key)
+            _one_more(counter)
+            tx.save(counter)
+
+        run()
 
 
 def _one_more(counter: Any) -> None:

@@ -430,31 +430,23 @@ all_held: weakref.WeakKeyDictionary[HeldEntry, None] = weakref.WeakKeyDictionary
 
 def refuse_blocked_loop(row: LockRow, lock_mode: LockMode) -> None:
     """Refuse to wait in this thread for another task of its event loop, which could not go on meanwhile."""
-    for held in _held_by_tasks(runtime.current.thread_or_task()):
+    for held in _held_by_tasks():
         if held.row.identity == row.identity and held.entry.lock_mode.conflicts(lock_mode):
             raise _blocked_loop(held)
 
 
 def refuse_retry_in_blocked_loop(conflict: Exception) -> None:
     """Refuse to wait in this thread until a task of its event loop releases the lock that has refused a write."""
-    error = vain_retry(conflict, runtime.current.thread_or_task())
-    if error is not None:
-        raise error from conflict
-
-
-def vain_retry(conflict: Exception, caller: tuple[object, ...]) -> ConfigurationError | None:
-    """Return why a caller that blocks its thread cannot wait for the lock that has refused a write; None if it can."""
     if not isinstance(conflict, ItemLocked):
-        return None
-    for held in _held_by_tasks(caller):
+        return
+    for held in _held_by_tasks():
         if (held.row.model, held.row.key) == conflict.refused_by and held.entry.ticket == conflict.ticket:
-            return _blocked_loop(held)
-    return None
+            raise _blocked_loop(held) from conflict
 
 
-def _held_by_tasks(caller: tuple[object, ...]) -> Iterator[HeldEntry]:
-    """Yield what tasks of the event loop hold that runs in the thread of a caller; nothing if none does."""
-    *thread, task = caller
+def _held_by_tasks() -> Iterator[HeldEntry]:
+    """Yield what tasks of the event loop hold that runs in this thread; nothing if none does."""
+    *thread, task = runtime.current.thread_or_task()
     for held in () if task is None else runtime.living(all_held):
         *its_thread, its_task = held.thread_or_task
         if its_task is not None and its_thread == thread and not held.ownership.is_over:

@@ -21,7 +21,7 @@ from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models.awaited import awaited_read, awaited_write
-from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
+from pynamo_locking._models.edit import Edit
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
 from pynamo_locking._pynamodb import new_item
 from pynamo_locking._writes.writer import Writer
@@ -125,7 +125,6 @@ class VersionedMixin(GuardedMixin):
         condition: Condition | None = None,
         create: bool = False,
         consistent_read: bool = True,
-        combine: bool = False,
     ) -> Self:
         """Read an item, change it, save it; if another writer was faster, retry with the stored item (no lost update).
 
@@ -149,15 +148,9 @@ class VersionedMixin(GuardedMixin):
             condition: must be true of the stored item; if it is false, there is no retry.
             create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
-            combine: share the read and the write with other callers of this process that change the same item at the
-                same time. The functions are called in the order in which their callers came, each with a separate
-                instance. If one raises, it changes nothing, and only its caller gets the error. A function may be
-                called in another thread, with the context variables of its caller, while the others wait: it must be
-                quick, and change its instance only. Not together with `condition`, or inside the item's lock.
 
         Returns:
-            The item as it was saved; with `combine` a separate instance for each caller, with the changes of all
-            functions of the write.
+            The item as it was saved.
 
         Raises:
             DoesNotExist: there is no such item, and `create` is False.
@@ -167,13 +160,9 @@ class VersionedMixin(GuardedMixin):
             ConfigurationError: the model has no version; or another task of the event loop of this thread holds the
                 item's lock: call `amodify`.
 
-        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry. With
-        `combine` that is the cost of up to 1,000 changes.
+        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry.
         """
         range_key, change = cls._check_modify(hash_key, range_key, change, attempts)
-        if combine:
-            options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
-            return combined(cls._shared_change(hash_key, range_key, change, condition, options))
         item = cls._read_or_create(hash_key, range_key, create=create, consistent_read=consistent_read)
         for attempt in range(1, attempts + 1):
             change(item)
@@ -200,36 +189,15 @@ class VersionedMixin(GuardedMixin):
         condition: Condition | None = None,
         create: bool = False,
         consistent_read: bool = True,
-        combine: bool = False,
     ) -> Self:
         """Do what `modify` does, awaited; see there. `change` is a plain function, which is called in a thread.
 
-        With `combine` a task that waits for the write of another task occupies no thread. If the task is cancelled
-        meanwhile, the cancellation is raised when `modify` has ended, with `combine` after the request that is under
-        way; its change may have been saved.
+        If the task is cancelled meanwhile, the cancellation is raised when `modify` has ended; its change may have been
+        saved.
         """
         options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
-        if not combine:
-            modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
-            return await concurrency.to_the_end(modify)
-        range_key, change = cls._check_modify(hash_key, range_key, change, attempts)
-        return await acombined(cls._shared_change(hash_key, range_key, change, condition, options))
-
-    @classmethod
-    def _shared_change(
-        cls, hash_key: Any, range_key: Any, change: Callable[[Self], object], condition: object, options: Any
-    ) -> QueuedChange[Self]:
-        if condition is not None:
-            raise ConfigurationError(
-                "modify(combine=True) shares its write with other callers, so it takes no condition: check it in the "
-                "function, and raise if it is false."
-            )
-        if cls._target_held_here(hash_key, range_key) is not None:
-            raise ConfigurationError(
-                f"the lock of this {cls.__name__} is held here, and modify(combine=True) would let other callers write "
-                f"under it: call modify() without combine, or change the item under its lock."
-            )
-        return QueuedChange(cls, (hash_key, range_key), change, **options)
+        modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
+        return await concurrency.to_the_end(modify)
 
     @classmethod
     def _check_modify(

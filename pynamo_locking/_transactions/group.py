@@ -361,7 +361,7 @@ class Member:
                 raise _again()
             if any(group.has_failed for group in self._seen.values()):
                 raise _again()
-            before = {*used.values(), *(group for group in self._seen.values() if group.end is None)}
+            before = {*used.values()}
             if before and self._deadline.at <= runtime.current.monotonic():
                 raise self.go_alone()
             # A group waits only for older ones, so it joins the newest of these, or forms a new one.

@@ -96,7 +96,6 @@ async def other_ways() -> None:
         assert_type(both, tuple[Lock[Account], Lock[Locks]])
     async with locked_all(Account.locked("a-1"), Account.locked("a-2")) as locks:
         assert_type(locks, tuple[Lock[Account], ...])
-    assert_type(await Account.amodify("a-1", lambda account: account.delete(), combine=True), Account)
     Account.edit("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.try_locked("a-1", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked_first(["a-1"], wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

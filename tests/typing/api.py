@@ -304,7 +304,6 @@ def modified() -> None:
     assert_type(Savings.modify("s", change=lambda savings: savings.rate + 1, consistent_read=False), Savings)
     assert_type(Session.modify("s", 1, lambda session: None), Session)
     Office.modify("o", rename)
-    assert_type(Office.modify("o", rename, combine=True), Office)
 
 
 def told(done: int, total: int) -> None: ...

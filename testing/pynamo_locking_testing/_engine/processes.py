@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import batch_requests, concurrency, runtime, wakeups
 from pynamo_locking._locks import acquire, heartbeat, held_lock, local_queue, release
-from pynamo_locking._models import edit
 from pynamo_locking._transactions import group
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def simulated_processes(simulated: SimulatedRuntime, more: Sequence[Replacement]
         (wakeups, "_mailboxes", _OfProcess(simulated, "mailboxes", dict)),
         (local_queue, "local_queues", _OfProcess(simulated, "cohorts", dict)),
         (group, "under_way", _OfProcess(simulated, "groups", dict)),
-        (edit, "_lines", _OfProcess(simulated, "lines", dict)),
         (concurrency, "blocking_threads", _OfProcess(simulated, "crew", concurrency.BlockingThreads)),
         (heartbeat, "heartbeat_thread", _OfProcess(simulated, "heartbeat", heartbeat.HeartbeatThread)),
         (acquire, "_underway", set()),

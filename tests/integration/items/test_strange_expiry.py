@@ -155,7 +155,6 @@ WRITES: Final[dict[str, Callable[[Any], Any]]] = {
     "update with a condition": lambda model: model.get("a", 1).update([model.n.add(1)], model.n == 0),
     "blind update": lambda model: model("a", 1).update([model.n.add(1)], add_version_condition=False),
     "modify": lambda model: model.modify("a", 1, change),
-    "modify, combined": lambda model: model.modify("a", 1, change, combine=True),
     "touch": lambda model: model.get("a", 1).touch(),
     "delete": lambda model: model.get("a", 1).delete(),
     "delete with a condition": lambda model: model.get("a", 1).delete(model.n == 0),

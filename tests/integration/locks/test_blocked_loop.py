@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pynamo_locking import transactional
-from pynamo_locking.events import Acquired, WriteRefused, subscribe
+from pynamo_locking.events import Acquired, subscribe
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockTimeout
 from tests.support.models import Account, Device, Locks
 from tests.support.parties import held_elsewhere
-from tests.support.wire import count_requests, on
+from tests.support.wire import count_requests
 from tests.support.workers import Enforced
 from tests.support.workers import Locks as WorkersLocks
 
@@ -57,7 +56,6 @@ def in_transaction(model: Any, *, count: int = 1) -> None:
 
 WRITES: dict[str, Callable[[Any], Any]] = {
     "modify": lambda model: model.modify("a", change),
-    "combined": lambda model: model.modify("a", change, combine=True),
     "transactional": in_transaction,
     "native": lambda model: in_transaction(model, count=2),
 }
@@ -114,7 +112,6 @@ def test_a_write_that_a_lock_of_another_task_refuses(write: Callable[[Any], Any]
     assert requests.total <= 8
     once: list[Callable[[], Any]] = [
         lambda: Account.modify("a", change, attempts=1),
-        lambda: Account.modify("a", change, attempts=1, combine=True),
         transactional(attempts=1)(lambda tx: tx.update(tx.get(Account, "a"), [Account.balance.add(1)])),
     ]
     for act in once:
@@ -152,41 +149,19 @@ def test_a_write_that_waits_for_a_lock_elsewhere() -> None:
         Account.modify("a", change)
         holder.join()
 
-    async def beside_a_task(*, combine: bool) -> None:
+    async def beside_a_task() -> None:
         holder = asyncio.create_task(ahold())
         while not held.is_set():  # noqa: ASYNC110 - of two kinds of holders
             await asyncio.sleep(0)
-        await Account.amodify("a", change, combine=combine)
+        await Account.amodify("a", change)
         await holder
 
-    for main in (beside_a_thread, partial(beside_a_task, combine=False), partial(beside_a_task, combine=True)):
+    for main in (beside_a_thread, beside_a_task):
         held.clear()
         asyncio.run(main())
         item = Account.get("a")
         assert item.note == "changed"
         item.update([Account.note.remove()])
-
-
-def test_a_change_combined_with_those_of_tasks() -> None:
-    """A task of the loop makes the attempts, and pauses between two: the caller that blocks the loop goes on."""
-    done, refused = threading.Event(), list[WriteRefused]()
-
-    def add(item: Any) -> None:
-        item.balance += 1
-
-    async def main() -> None:
-        task = asyncio.create_task(Account.amodify("a", add, combine=True))
-        while len(refused) < 2:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0)
-        Account.modify("a", add, combine=True)
-        await task
-        done.set()
-
-    meanwhile = on("UpdateItem", where=lambda body: "balance" in str(body), times=2)
-    with subscribe(refused.append, WriteRefused), meanwhile.before(lambda: Account.get("a").touch()):
-        threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
-        assert done.wait(10)
-    assert Account.get("a").balance == 2
 
 
 def test_what_does_not_wait_for_a_task() -> None:

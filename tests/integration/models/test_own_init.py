@@ -61,7 +61,6 @@ def updated_with_another() -> None:
 WAYS: dict[str, Callable[[], object]] = {
     "get_or_create": lambda: Order.get_or_create("s", 1, defaults={"total": 2}),
     "modify": lambda: Order.modify("s", 1, add, create=True),
-    "modify combined": lambda: Order.modify("s", 1, add, create=True, combine=True),
     "get_or_none": lambda: saved_by_transaction(lambda tx: tx.get_or_none(Order, "s", 1)),
     "get_all": lambda: saved_by_transaction(lambda tx: tx.get_all(Order, [("s", 1)])),
     "concurrent_write": updated_with_another,

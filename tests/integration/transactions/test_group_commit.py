@@ -625,7 +625,9 @@ def test_nobody_waits_longer_for_others_than_it_may(two):
         patient = pool.submit(combined, move(1))
         until_joined(1)
         assert combined(move(1), wait=0.1) == 100
-        assert combined(move(1), wait=0) == 99
+        runs = []
+        assert combined(lambda tx: (runs.append(1), move(1)(tx)), wait=0) == (None, 99)
+        assert len(runs) <= 4  # nor does it break off what others wait for, again and again
         assert not patient.done()
         may_go_on.set()
         assert sorted([slow.result(60), patient.result(60)]) == [97, 98]
@@ -770,7 +772,7 @@ def test_blind_inserts_of_one_item(two):
 
         return run
 
-    with without_pauses():
+    with on("TransactWriteItems").before(partial(time.sleep, 0.2)), without_pauses():
         results = together(move(1), insert(1), insert(2), joining=1)[1:]
     [won] = [each for each in results if isinstance(each, int)]
     assert sum(isinstance(each, StaleVersion) for each in results) == 1
@@ -946,6 +948,28 @@ def test_one_that_has_seen_what_was_refused_meanwhile(two):
     assert results == ["stale", 100]
 
 
+def test_one_that_waits_for_what_is_refused(two):
+    """It runs again when the group before it is refused, which is no attempt."""
+    later = []
+
+    def gate() -> None:
+        later.append(pool.submit(combined, move(1), attempts=1))
+        until_joined(1)
+        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+
+    with ThreadPoolExecutor(1) as pool, on("TransactWriteItems").before(gate):
+        with pytest.raises(StaleVersion):
+            combined(move(10), attempts=1)
+        assert later[0].result(60) == 100
+
+
+def test_one_whose_wait_is_over_while_its_group_is_being_sent(two):
+    """Now it has to know how that ends: it is applied once."""
+    with on("TransactWriteItems", nth=2).before(partial(time.sleep, 0.7)), without_pauses():
+        assert sorted(together(move(10), move(10), wait=0.5)) == [90, 100]
+    assert (balance("p0"), balance("p1")) == (80, 120)
+
+
 def test_one_that_makes_an_item_expire(two):
     """The next one sees no such item, and does not run again and again for what was left of it."""
     Session("s", user="u").save()
@@ -961,7 +985,7 @@ def test_one_that_makes_an_item_expire(two):
         if tx.get_or_none(Session, "s") is None:
             tx.save(Session("s", user="v"))
 
-    with without_pauses():
+    with on("TransactWriteItems").before(partial(time.sleep, 0.2)), without_pauses():
         assert together(end, begin, joining=0) == [None, None]
     assert len(runs) <= 4
 

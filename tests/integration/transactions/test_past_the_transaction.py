@@ -72,7 +72,6 @@ SINGLE: dict[str, Callable[[Purse], object]] = {
     "batch_write.delete": unguarded("delete"),
     "edit": edit,
     "modify": modify,
-    "modify combined": lambda purse: modify(purse, combine=True),
 }
 
 

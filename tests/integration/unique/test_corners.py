@@ -1,8 +1,7 @@
-"""Where unique values meet the rest: combined changes, intervals, events, declarations that cannot work."""
+"""Where unique values meet the rest: intervals, events, declarations that cannot work."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,29 +42,6 @@ class Stay(IntervalMixin, LockableModel):
 @pytest.fixture(autouse=True)
 def _tables(cheap: Engine) -> None:
     cheap.bind(Uniques, Locks, SlotLocks, Transactions, Stay, *EVERY)
-
-
-def test_a_combined_change_that_is_taken_is_one_callers_own() -> None:
-    """The other callers' changes are saved."""
-    User("a", age=0).save()
-    User("b", email="x").save()
-
-    def change(number: int) -> bool:
-        def act(user: User) -> None:
-            user.age += 1
-            if number == 3:
-                user.email = "x"
-
-        try:
-            User.modify("a", change=act, combine=True)
-        except NotUnique:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(change, range(8))) == [number != 3 for number in range(8)]
-    assert User.get("a").age == 7
-    assert rows() == {"x": "b"}
 
 
 def test_intervals() -> None:

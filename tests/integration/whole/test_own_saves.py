@@ -114,7 +114,6 @@ CALLS_SAVE: dict[str, Callable[[Any], object]] = {
     "save": lambda item: item.save(),
     "asave": lambda item: asyncio.run(item.asave()),
     "modify": modify,
-    "modify combined": lambda item: modify(item, combine=True),
     "locked": locked,
     "batch of one": batched(1),
     "batch": batched(2),
@@ -603,7 +602,7 @@ def given_to_a_transaction(item: Any) -> None:
         tx.save(item)
 
 
-READS_ITSELF = ("modify", "modify combined", "edit", "locked", "tx.save awaited")
+READS_ITSELF = ("modify", "edit", "locked", "tx.save awaited")
 #: The ways that save an instance which the caller has read.
 OF_THE_CALLER = {way: save for way, save in WAYS.items() if way not in READS_ITSELF and "insert" not in way}
 OF_THE_CALLER["tx.save"] = given_to_a_transaction

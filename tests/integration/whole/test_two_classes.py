@@ -549,8 +549,7 @@ def test_a_subclass_in_an_outer_block(cheap: Engine) -> None:
     assert (again.total, again.note) == (7, "kept")
 
 
-@pytest.mark.parametrize("combine", [False, True])
-def test_a_change_of_an_item_that_another_class_has_replaced(cheap: Engine, combine: bool) -> None:
+def test_a_change_of_an_item_that_another_class_has_replaced(cheap: Engine) -> None:
     """The function is not handed the instance that came with the refusal: the item is no Order any more."""
     cheap.bind(Transactions, Row)
     cheap.bind_to(Row.Meta.table_name, Order, Address)
@@ -565,5 +564,5 @@ def test_a_change_of_an_item_that_another_class_has_replaced(cheap: Engine, comb
         order.note = "changed"
 
     with pytest.raises(ValueError, match="Cannot instantiate a Order from the returned class: Address"):
-        Order.modify(*KEY, change, combine=combine)
+        Order.modify(*KEY, change)
     assert seen == [Order]

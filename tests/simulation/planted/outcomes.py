@@ -141,26 +141,6 @@ VERSIONS: Final = (
         Change("_items/versions.py", "if path is None or not self.is_checked:", "if True:"),
     ),
     bug(
-        "change of a function that raises: All functions change one instance, those that raise included.",
-        Search(Plan("combine", processes=1), "Truth"),
-        Change("_models/edit.py", "mine = copy.deepcopy(item)", "mine = item"),
-    ),
-    bug(
-        "answer of another caller: Once a function has raised, all callers in line are told what it raised.",
-        Search(Plan("combine", processes=1), "Truth"),
-        Change(
-            "_models/edit.py",
-            "        self._error, self._saved, self.is_told = error,",
-            '        self.line._told = error = error or vars(self.line).get("_told")\n'
-            "        self._error, self._saved, self.is_told = error,",
-        ),
-    ),
-    bug(
-        "changes of an unknown write made again: The functions of a write in doubt are applied once more.",
-        Search(Plan("combine", parties=6, faults={Fault.LOST_RESPONSE: 2}), "Truth"),
-        Change("_models/edit.py", "isinstance(error, NotUnique) or not (is_of_dynamodb or ", "(False or "),
-    ),
-    bug(
         "version set not counted: A write that does not check the version sets it to the one it knows, plus one.",
         Search(Plan("append"), "Versions", limit=150),
         Change(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking.exceptions import BatchError, Conflict
+from pynamo_locking.exceptions import BatchError
 from tests.simulation.models import Document, Note, StockNote
 from tests.simulation.workloads.base import Workload, place
 
@@ -41,27 +41,6 @@ class Modify(Workload):
         with self.history.operation("modify", place(Note, "n")) as done:
             Note.modify("n", change=lambda note: self.append(note, done.number), attempts=6)
         self.read(Note, "n")
-
-
-class Combine(Workload):
-    """Callers of a process share writes. A function that raises leaves no trace, and its caller alone hears of it."""
-
-    name = "combine"
-    items = ((Note, "n"),)
-    is_contended = True
-
-    def party(self, index: int, turn: int) -> None:
-        with self.history.operation("modify", place(Note, "n")) as done:
-            changed = Note.modify("n", lambda note: self.append(note, done.number), attempts=6, combine=True)
-            assert done.number in changed.log, "another caller's result"
-        with self.history.operation("forbidden modify", place(Note, "n")) as done:
-            Note.modify("n", lambda note: self.append_and_raise(note, done.number), combine=True)
-        self.read(Note, "n")
-
-    def append_and_raise(self, note: Note, number: int) -> None:
-        """Leave a change in the instance that must not be saved."""
-        self.append(note, number)
-        raise Conflict("the function does not want it")
 
 
 class Append(Workload):
