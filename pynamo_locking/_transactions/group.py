@@ -23,7 +23,6 @@ Ideas of group commit (DeWitt et al.: SIGMOD 1984), and of early lock release (G
 from __future__ import annotations
 
 import copy
-import itertools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -96,40 +95,27 @@ class _Content(NamedTuple):
     left: Mapping[ItemKey, tuple[TransactionItem, Image | None]] = {}
 
 
-class _End(NamedTuple):
-    """A group is over: it was committed, or there is an error."""
-
-    error: BaseException | None
-
-
-_numbers = itertools.count()
-
-
 class Group:
     """Transactions that commit together, after the groups `before` it.
 
     Attributes:
         content: replaced as a whole, so that an interrupt leaves no half of a transaction in it.
-        is_open: whether others may join.
         follower: the newest group that waits for it.
+        is_open: whether others may join.
         run: its commit, from the moment it is sent: that of its only transaction, or a new one.
-        end: how it has ended; None while it is under way.
+        is_over: whether it is known to be committed, or not to be because of an `error`.
     """
 
     def __init__(self) -> None:
-        self.number = next(_numbers)
-        self.before: set[Group] = set()
         self.content = _Content()
-        self.is_open = True
+        self.before: set[Group] = set()
         self.follower: Group | None = None
+        self.is_open = True
         self.run: CommitRun | None = None
-        self.end: _End | None = None
+        self.is_over = False
+        self.error: BaseException | None = None
         self._forks = runtime.forks
         self._ended = runtime.current.condition()
-
-    @property
-    def has_failed(self) -> bool:
-        return self.end is not None and self.end.error is not None
 
     def admits(self, new: _Left) -> bool:
         """Tell whether one more transaction may join.
@@ -142,17 +128,21 @@ class Group:
             (before, _), (item, after) = left[key], new[key]
             if before.before.write_id is None or after is None or before.model is not item.model:
                 return False
-        return self.is_open and _fits({**left, **new})
+        return _fits({**left, **new})
 
     def send(self, deadline: Deadline) -> None:
         """Commit the group: its first transaction does, in its own thread."""
         # It builds on what earlier groups leave. As long as one of them is under way, others may join.
-        while (earlier := self._close()) is not None and earlier.wait(deadline):
-            pass
-        if earlier is not None or self.end is not None or any(each.has_failed for each in self.before):
+        while self.is_open:
+            with _mutex:
+                earlier = next((each for each in self.before if not each.is_over), None)
+                self.is_open = earlier is not None and not self.is_over
+            if earlier is not None and not earlier.wait(deadline):
+                self.finish(_again())
+        if self.is_over or any(each.error is not None for each in self.before):
             self.finish(_again())
             return
-        # After an error of another kind nobody knows whether it was applied: see `abandon`.
+        # After an error of another kind nobody knows whether it was applied.
         try:
             self.run = _together(self.content)
             self.run.send()
@@ -161,20 +151,14 @@ class Group:
         else:
             self.finish(None)
 
-    def _close(self) -> Group | None:
-        """Let no other transaction in, unless a group before this one is still under way: return that one."""
-        with _mutex:
-            earlier = next((each for each in self.before if each.end is None), None)
-            self.is_open = self.is_open and earlier is not None
-            return earlier
-
     def finish(self, error: BaseException | None, *, unless_closed: bool = False) -> None:
         """Tell all who wait what became of the group; what was told before stays."""
         with _mutex:
             if unless_closed and not self.is_open:
                 return
             self.is_open = False
-            self.end = self.end or _End(error)
+            if not self.is_over:
+                self.error, self.is_over = error, True
             for place_and_key in [each for each, group in under_way.items() if group is self]:
                 del under_way[place_and_key]
             self.before.clear()
@@ -182,15 +166,10 @@ class Group:
             with self._ended:
                 self._ended.notify_all()
 
-    def abandon(self) -> None:
-        """End it if its caller that sends was interrupted: once it was being sent, its outcome is unknown."""
-        if self.end is None:
-            self.finish(_again() if self.run is None else self.run.doubt())
-
     def wait(self, deadline: Deadline | None) -> bool:
         """Wait until it is over; return False if it is not by the deadline."""
         with self._ended:
-            while self.end is None:
+            while not self.is_over:
                 left = _LOOK_AFTER_S if deadline is None else deadline.at - runtime.current.monotonic()
                 if left <= 0:
                     return False
@@ -248,7 +227,7 @@ runtime.after_fork(_forget_after_fork)
 def _last_of(place: Endpoint, key: ItemKey) -> Group | None:
     """Return the group under way that uses an item last; the mutex is held."""
     group = under_way.get((place, key))
-    return None if group is None or group.end is not None or key not in group.content.left else group
+    return None if group is None or group.is_over or key not in group.content.left else group
 
 
 class Member:
@@ -335,8 +314,8 @@ class Member:
                 group.wait(None)
         finally:
             _sends.set(None)
-            if self._led is not None:
-                self._led.abandon()
+            if self._led is not None and not self._led.is_over:  # it was interrupted
+                self._led.finish(_again() if self._led.run is None else self._led.run.doubt())
         # What became of the group became of each transaction in it. Each calls the methods of its own models.
         self._hear(group, own)
         own.note()
@@ -359,15 +338,17 @@ class Member:
             used = {key: group for key in left if (group := _last_of(place, key)) is not None}
             if any(_is_behind(left[key][0], group) for key, group in used.items()):
                 raise _again()
-            if any(group.has_failed for group in self._seen.values()):
+            if any(group.error is not None for group in self._seen.values()):
                 raise _again()
             before = {*used.values()}
             if before and self._deadline.at <= runtime.current.monotonic():
                 raise self.go_alone()
-            # A group waits only for older ones, so it joins the newest of these, or forms a new one.
-            near = before | {group.follower for group in before if group.follower is not None}
-            group = max(near, key=lambda each: each.number, default=None)
-            if group is None or not group.admits(left):
+            # It joins one of them, or one that waits for one of them. If two are open, a new one waits for both: so
+            # an open group waits only for older ones.
+            near = {each if each.is_open else each.follower for each in before}
+            open_ = [each for each in near if each is not None and each.is_open]
+            group = open_[0] if len(open_) == 1 and open_[0].admits(left) else None
+            if group is None:
                 group = self._led = Group()
             group.before |= before - {group}
             for each in group.before:
@@ -378,8 +359,7 @@ class Member:
 
     def _hear(self, group: Group, own: CommitRun) -> None:
         """Raise unless the group was committed: what its caller has to hear."""
-        assert group.end is not None  # noqa: S101 - it has waited
-        error, run = group.end.error, group.run
+        error, run = group.error, group.run
         if run is None:  # it was not sent
             raise _again()
         if run is own:  # it was alone in its group

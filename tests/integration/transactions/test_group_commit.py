@@ -67,7 +67,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     yield
-    assert all(each.end for each in group.under_way.values())
+    assert all(each.is_over for each in group.under_way.values())
     group.under_way.clear()
 
 
@@ -386,6 +386,32 @@ def test_an_error_is_not_believed_if_what_it_is_based_on_is_refused(two):
     assert sorted(results, key=str) == [0, 100]
 
 
+def test_an_error_is_not_based_on_what_was_read_before_and_after(two):
+    """It has read one item before others have moved money, and one as they leave it: the next run sees neither half."""
+    sums = []
+
+    def check(tx: Transaction) -> None:
+        first = int(tx.get(Purse, "p0").balance)
+        if not sums:
+            others.append(pool.submit(combined, move(10)))
+            until_moving.wait(60)
+        sums.append(first + int(tx.get(Purse, "p1").balance))
+        may_go_on.set()
+        raise LookupError
+
+    others, until_moving, may_go_on = [], threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        until_moving.set()
+        assert may_go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool, on("TransactWriteItems").before(stand_still):
+        with pytest.raises(LookupError):
+            combined(check)
+        others[0].result(60)
+    assert sums == [210, 200]
+
+
 def test_what_is_returned_after_a_rollback_is_believed_as_an_error_is(two):
     """It read that nothing was left, and that was never committed: so it runs again."""
 
@@ -575,8 +601,10 @@ def test_one_that_is_overtaken_again_and_again_goes_alone(two, monkeypatch):
             tx.touch(found)
             return int(found.balance)
 
-        assert combined(slow, attempts=1) == 97
+        with count_requests() as counted:
+            assert combined(slow, attempts=1) == 97
     assert [each.result(60) for each in others] == [100, 99, 98]
+    assert counted.by_operation["GetItem"] == 1
 
 
 def test_unrelated_items_do_not_wait_for_each_other(two):
@@ -624,11 +652,9 @@ def test_nobody_waits_longer_for_others_than_it_may(two):
         assert is_slow.wait(60)
         patient = pool.submit(combined, move(1))
         until_joined(1)
-        assert combined(move(1), wait=0.1) == 100
-        runs = []
-        assert combined(lambda tx: (runs.append(1), move(1)(tx)), wait=0) == (None, 99)
-        assert len(runs) <= 4  # nor does it break off what others wait for, again and again
-        assert not patient.done()
+        assert combined(move(1), wait=0) == 100
+        assert count_joined() == 1  # it breaks off nothing that others wait for
+        assert combined(move(1), wait=0.1) == 99
         may_go_on.set()
         assert sorted([slow.result(60), patient.result(60)]) == [97, 98]
 
@@ -772,7 +798,7 @@ def test_blind_inserts_of_one_item(two):
 
         return run
 
-    with on("TransactWriteItems").before(partial(time.sleep, 0.2)), without_pauses():
+    with on("TransactWriteItems").after(partial(time.sleep, 0.2)), without_pauses():
         results = together(move(1), insert(1), insert(2), joining=1)[1:]
     [won] = [each for each in results if isinstance(each, int)]
     assert sum(isinstance(each, StaleVersion) for each in results) == 1
@@ -970,6 +996,26 @@ def test_one_whose_wait_is_over_while_its_group_is_being_sent(two):
     assert (balance("p0"), balance("p1")) == (80, 120)
 
 
+@pytest.mark.parametrize(("count", "size"), [(60, 1), (4, 390_000)])
+def test_a_group_is_never_too_large_for_a_native_transaction(two, memory, count, size):
+    """Then the next one forms: each of them alone fits."""
+    memory.bind(Transactions)
+
+    def fill(prefix: str) -> Callable[[Transaction], None]:
+        def run(tx: Transaction) -> None:
+            tx.touch(tx.get(Purse, "p0"))
+            for number in range(count):
+                key = f"{prefix}{number}"
+                assert tx.get_or_none(Purse, key) is None
+                tx.save(Purse(key, note="x" * size))
+
+        return run
+
+    with on(to=Transactions).watch() as sent:
+        assert together(fill("a"), fill("b"), fill("c")) == [None] * 3
+    assert sent.hits == 0
+
+
 def test_one_that_makes_an_item_expire(two):
     """The next one sees no such item, and does not run again and again for what was left of it."""
     Session("s", user="u").save()
@@ -985,7 +1031,7 @@ def test_one_that_makes_an_item_expire(two):
         if tx.get_or_none(Session, "s") is None:
             tx.save(Session("s", user="v"))
 
-    with on("TransactWriteItems").before(partial(time.sleep, 0.2)), without_pauses():
+    with on("TransactWriteItems").after(partial(time.sleep, 0.2)), without_pauses():
         assert together(end, begin, joining=0) == [None, None]
     assert len(runs) <= 4
 
@@ -1152,6 +1198,47 @@ def test_a_child_of_a_subscriber_forms_groups(two):
     with on("TransactWriteItems").before(lambda: said.append(in_child(lambda: str(together(move(1), move(1)))))):
         combined(move(10))
     assert said == ["[100, 99]"]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_function_that_forks_after_it_has_read_of_a_group(two):
+    """The child hears that the transaction is the parent's, and does not run the function again."""
+    ended, runs = list[str](), list[int]()
+
+    def fork(tx: Transaction) -> None:
+        runs.append(int(tx.get(Purse, "p0").balance))
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            writings.append(writing)
+            return
+        os.close(writing)
+        with os.fdopen(reading) as answers:
+            ended.append(answers.read())
+        os.waitpid(child, 0)
+
+    def run() -> None:
+        try:
+            combined(fork)
+        except ConfigurationError as error:
+            if writings:
+                os.write(writings[0], f"{len(runs)} {'was forked' in str(error)}".encode())
+        finally:
+            if writings:
+                os._exit(0)
+
+    writings = list[int]()
+    thread = threading.Thread(target=run)
+
+    def gate() -> None:
+        thread.start()
+        thread.join(0.5)
+
+    with on("TransactWriteItems").before(gate):
+        combined(lambda tx: [tx.touch(tx.get(Purse, key)) for key in ("p0", "p1")])
+    thread.join(60)
+    assert ended[0] == "1 True"
 
 
 # Many at once
