@@ -410,8 +410,9 @@ def atransactional(
         await move("a-1", "a-2", 10)
 
     See `transactional` for `attempts`, `join`, `combine`, the other arguments and the errors. The pauses between two
-    attempts pass in the event loop. With `combine` a task waits for the commit of its group in a thread; 32 do so at
-    once.
+    attempts pass in the event loop. With `combine` a task waits for the commit of its group in a thread, also if it is
+    cancelled while that is being sent. At most 32 tasks of a process do so at once; meanwhile others of their steps,
+    such as reads, wait for a thread.
 
     Raises:
         ConfigurationError: the function is no coroutine function, or as `transactional`.

@@ -206,11 +206,13 @@ def transactional(
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
         combine: commit together with other callers of this process that combine and want the same items, in one native
             transaction: for hot items. The function may read what those before it are about to commit. It runs again at
-            once if another caller was faster, which is no attempt, 100 times at most; and if it raises or rolls back
-            after such a read, on what is stored then. A transaction commits alone if it holds locks, writes what it has
-            not read by its key, changes unique values, has intervals, guarded queries or items that expire, or has more
-            than 100 actions. Not with `idempotency_key`, `record`, `read_only` or another isolation than
-            ``"serializable"`` and ``"read_committed"``.
+            once if another caller, whose commit is under way, was faster, which is no attempt, 100 times at most; and
+            if it raises, rolls back, or goes on after a refusal of its `Transaction.commit`, after such a read: on what
+            is stored then. Each such run is a transaction that is rolled back, also for `Transaction.after_rollback`. A
+            transaction commits alone if it holds locks, writes what it has not read by its key, changes unique values,
+            has intervals, guarded queries or items that expire, or has more than 100 actions. Not with
+            `idempotency_key`, `record`, `read_only` or another isolation than ``"serializable"`` and
+            ``"read_committed"``.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
 
@@ -355,17 +357,21 @@ class RetryLoop(Attempts):
         """Return the result of the function; `ItemLocked` if a long commit would write what others had locked.
 
         They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
-        `Again` if the function has rolled back what it has seen of others, which may never be committed.
+        `Again` if the function has ended without a commit on what it has seen of others, which may never be committed.
         """
-        member = items_of(self.begun).member
-        is_rolled_back = is_over(self.begun) and commit_run_of(self.begun) is None
-        if member is not None and member.has_seen and is_rolled_back:
+        member = self._misled()
+        if member is not None and is_over(self.begun):
             raise member.go_alone()
         is_last = self._number == self._most
         for item, _ in () if is_last or is_over(self.begun) else self._newly_contended():
             if item.row is not None:
                 raise locked_by(item.row, item.row.state(item.stored).entries[0], TransactWriteError)
         return result
+
+    def _misled(self) -> Member | None:
+        """Return the member if it has read of others, and nothing of its own is, or may be, committed."""
+        member, commit = items_of(self.begun).member, commit_run_of(self.begun)
+        return member if member is not None and member.has_seen and (commit is None or member.is_refused) else None
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
         """Return what the next attempt has to lock as well."""
@@ -385,15 +391,15 @@ class RetryLoop(Attempts):
     @override
     def pause_after(self, error: Exception) -> float | None:
         commit, is_first = commit_run_of(self.begun), self._number == 1
-        member = items_of(self.begun).member
-        if member is not None and member.has_seen and commit is None:  # it may have seen what is never committed
-            error = member.go_alone()
+        is_worth = isinstance(error, self._worth) or self._is_loss_of_ours(error)
+        member, misled = items_of(self.begun).member, self._misled()
+        if misled is not None and (commit is None or not is_worth):
+            error = misled.go_alone()
         if member is not None and isinstance(error, Again):
             self._refused = member.read_itself(items_of(self.begun).by_key)
             return 0.0
         if isinstance(error, OutcomeUnknown) and commit is not None:
             self._doubt = error
-        is_worth = isinstance(error, self._worth) or self._is_loss_of_ours(error)
         # An error that a callback or the function raises after the commit must not cause a retry.
         if is_committed(self.begun) or not is_worth:
             return None
@@ -442,7 +448,7 @@ class RetryLoop(Attempts):
     def begin_again(self) -> None:
         member = items_of(self.begun).member
         super().begin_again()
-        items_of(self.begun).member = None if member is None else member.again()
+        items_of(self.begun).member = None if member is None else member.again(options_of(self.begun).deadline)
         items_of(self.begun).refused = dict(self._refused)
 
 

@@ -621,9 +621,15 @@ class CommitRun:
 
     def doubt(self) -> Exception:
         """Return the error for those who share this commit, if the thread that sends it was interrupted."""
-        assembly = self._assembled()
+        cause = LockingError("the thread that sent it, for several callers, was interrupted")
+        try:
+            assembly = self._assembled()
+        except Exception:  # noqa: BLE001 - one of them has changed its instance meanwhile, such as its key
+            return also(OutcomeUnknown, TransactWriteError)(
+                f"the transaction may or may not have been committed: {cause}.", cause=cause
+            )
         assembly.ask(list(assembly.by_key.values()))
-        return assembly.unknown(LockingError("the thread that sent it, for several callers, was interrupted"))
+        return assembly.unknown(cause)
 
     def contended(self) -> list[TransactionItem]:
         """Return the written items that have refused a long commit, since others had changed or locked them."""

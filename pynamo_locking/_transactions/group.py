@@ -8,8 +8,8 @@ leave. A transaction whose items nobody else has in use is a group of one, which
 Nobody relies on a guess. A group is sent only after the groups it builds on were committed, and DynamoDB commits it on
 condition that each item is stored as the group's first reader of it has read it, by version and write id. What its
 later transactions have read is what those before them write, and is written by all or by none. A function that ends
-without a commit after it has read of a group, by an error or a rollback, may have seen what is never committed. So it
-runs once more, alone: on what is stored once these groups are over.
+without a commit after it has read of a group, by an error or a rollback, or although its own commit was refused, may
+have seen what is never committed. So it runs once more, alone: on what is stored once these groups are over.
 
 A group waits only for older ones, so no two wait for each other. Nobody waits longer than his own transaction may,
 unless his group is being sent. Whatever is not plain goes alone.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
@@ -41,7 +42,7 @@ from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.plan import changes
 from pynamo_locking._writes.write import DELETE, SAVE, Write
-from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, StaleVersion, TransactionConflict, also
+from pynamo_locking.exceptions import OutcomeUnknown, StaleVersion, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,8 +63,13 @@ _MOST_BYTES: Final = dynamodb.MOST_BYTES // 2
 #: Who waits looks again after so many seconds, whoever may have been interrupted before he could wake him.
 _LOOK_AFTER_S: Final = 1.0
 
-#: Each item that a transaction uses, with what it leaves there: None if the item is absent then.
-_Left = dict["ItemKey", tuple["TransactionItem", "Image | None"]]
+
+class _Leaves(NamedTuple):
+    """An item that a transaction uses, and what it leaves there: None if the item is absent then."""
+
+    item: TransactionItem
+    image: Image | None
+    size: int
 
 
 class Again(TransactionConflict):
@@ -79,7 +85,7 @@ def _again() -> Exception:
 def check_combined(options: Mapping[str, Any], *, combine: bool) -> None:
     """Refuse options that transactions which commit together cannot have each for itself."""
     alone = [name for name in ("idempotency_key", "record", "read_only") if options.get(name)]
-    if options.get("isolation", "serializable") not in {"serializable", "read_committed"}:
+    if options.get("isolation", "serializable") not in ("serializable", "read_committed"):  # it may be anything
         alone.append("isolation")
     if combine and alone:
         raise ConfigurationError(
@@ -92,54 +98,61 @@ class _Content(NamedTuple):
     """The commits of a group's transactions, each as it would be alone; and what the last of them leave."""
 
     runs: tuple[CommitRun, ...] = ()
-    left: Mapping[ItemKey, tuple[TransactionItem, Image | None]] = {}
+    leaves: Mapping[ItemKey, _Leaves] = {}
 
 
 class Group:
-    """Transactions that commit together, after the groups `before` it.
+    """Transactions that commit together.
 
     Attributes:
         content: replaced as a whole, so that an interrupt leaves no half of a transaction in it.
+        before: for each of its items the older group that used it last, for which it waits.
         follower: the newest group that waits for it.
         is_open: whether others may join.
         run: its commit, from the moment it is sent: that of its only transaction, or a new one.
+        is_left: whether its first transaction, which sends it, has ended, perhaps by an interrupt.
         is_over: whether it is known to be committed, or not to be because of an `error`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: Endpoint) -> None:
         self.content = _Content()
-        self.before: set[Group] = set()
+        self.before: dict[ItemKey, Group] = {}
         self.follower: Group | None = None
         self.is_open = True
         self.run: CommitRun | None = None
+        self.is_left = False
         self.is_over = False
         self.error: BaseException | None = None
+        self._place = place
         self._forks = runtime.forks
         self._ended = runtime.current.condition()
 
-    def admits(self, new: _Left) -> bool:
+    def admits(self, new: Mapping[ItemKey, _Leaves]) -> bool:
         """Tell whether one more transaction may join.
 
         It must fit. What several of them do to one item is sent as an update. So none of them begins its life, since
         each copy of that has another write id, none deletes it, and none has another class for it, with other versions.
         """
-        left = self.content.left
-        for key in new.keys() & left.keys():
-            (before, _), (item, after) = left[key], new[key]
-            if before.before.write_id is None or after is None or before.model is not item.model:
+        leaves = self.content.leaves
+        for key in new.keys() & leaves.keys():
+            last, one = leaves[key], new[key]
+            if last.item.model is not one.item.model or _is_behind(one.item, self):
                 return False
-        return _fits({**left, **new})
+            writes = last.item.plan.write is not None or one.item.plan.write is not None
+            if writes and None in (last.item.before.write_id, last.image, one.image):
+                return False
+        return _fits({**leaves, **new})
 
     def send(self, deadline: Deadline) -> None:
         """Commit the group: its first transaction does, in its own thread."""
         # It builds on what earlier groups leave. As long as one of them is under way, others may join.
         while self.is_open:
             with _mutex:
-                earlier = next((each for each in self.before if not each.is_over), None)
+                earlier = next((each for each in self.before.values() if not each.is_over), None)
                 self.is_open = earlier is not None and not self.is_over
             if earlier is not None and not earlier.wait(deadline):
                 self.finish(_again())
-        if self.is_over or any(each.error is not None for each in self.before):
+        if self.is_over or any(each.error is not None for each in self.before.values()):
             self.finish(_again())
             return
         # After an error of another kind nobody knows whether it was applied.
@@ -159,21 +172,40 @@ class Group:
             self.is_open = False
             if not self.is_over:
                 self.error, self.is_over = error, True
-            for place_and_key in [each for each, group in under_way.items() if group is self]:
-                del under_way[place_and_key]
-            self.before.clear()
+            # If this one was broken off, an older group may still use an item.
+            for key in self.content.leaves:
+                if under_way.get((self._place, key)) is self:
+                    del under_way[self._place, key]
+                    older = self.before.get(key)
+                    if older is not None and not older.is_over:
+                        under_way[self._place, key] = older
+            # Nobody who keeps it keeps those before and after it.
+            self.before, self.follower = {}, None
         if self._forks == runtime.forks:  # no thread that waits lives in a child
             with self._ended:
                 self._ended.notify_all()
 
+    def leave(self) -> None:
+        """Finish the group, if it is not over, for its first transaction, which was interrupted."""
+        self.is_left = True
+        if self.is_over:
+            return
+        if self.run is None:
+            self.finish(_again())
+        else:
+            self.finish(None if self.run.is_decided else self.run.doubt())
+
     def wait(self, deadline: Deadline | None) -> bool:
         """Wait until it is over; return False if it is not by the deadline."""
-        with self._ended:
-            while not self.is_over:
-                left = _LOOK_AFTER_S if deadline is None else deadline.at - runtime.current.monotonic()
-                if left <= 0:
-                    return False
-                runtime.current.wait(self._ended, min(left, _LOOK_AFTER_S))
+        while not self.is_over:
+            if self.is_left:  # a second interrupt kept the first transaction from finishing it
+                self.leave()
+            left = _LOOK_AFTER_S if deadline is None else deadline.at - runtime.current.monotonic()
+            if left <= 0:
+                return self.is_over
+            with self._ended:
+                if not self.is_over:
+                    runtime.current.wait(self._ended, min(left, _LOOK_AFTER_S))
         return True
 
 
@@ -186,10 +218,13 @@ def _together(content: _Content) -> CommitRun:
     for run in content.runs:
         for item in run.items:
             chains.setdefault(item.identity, []).append(item)
-    return CommitRun([_one_of(chain, content.left[key][1]) for key, chain in chains.items()], first.options)
+    # It may wait for other transactions as long as the most patient of its callers.
+    last = max((run.options.deadline for run in content.runs), key=lambda deadline: deadline.at)
+    items = [_one_of(chain, content.leaves[key].image) for key, chain in chains.items()]
+    return CommitRun(items, replace(first.options, deadline=last))
 
 
-def _one_of(chain: Sequence[TransactionItem], left: Image | None) -> TransactionItem:
+def _one_of(chain: Sequence[TransactionItem], image: Image | None) -> TransactionItem:
     """Return an item with the one write, or check, that does what several transactions do, one after the other."""
     writing = [item for item in chain if item.plan.write is not None]
     if not writing[1:]:
@@ -200,7 +235,7 @@ def _one_of(chain: Sequence[TransactionItem], left: Image | None) -> Transaction
     assert write is not None and last is not None  # noqa: S101, PT018 - both write
     part = copy.copy(write.part)
     part.write_ids = list(last.part.write_ids)
-    actions = changes(one.stored, left or {}, one.key)
+    actions = changes(one.stored, image or {}, one.key)
     one.plan = one.plan._replace(write=Write(write.item, SAVE, part, write.condition, actions))
     return one
 
@@ -227,7 +262,7 @@ runtime.after_fork(_forget_after_fork)
 def _last_of(place: Endpoint, key: ItemKey) -> Group | None:
     """Return the group under way that uses an item last; the mutex is held."""
     group = under_way.get((place, key))
-    return None if group is None or group.is_over or key not in group.content.left else group
+    return None if group is None or group.is_over else group
 
 
 class Member:
@@ -239,7 +274,9 @@ class Member:
     def __init__(
         self, deadline: Deadline, number: int = 1, *, is_alone: bool = False, after: Collection[Group] = ()
     ) -> None:
-        self.is_alone = is_alone or _sends.get() == runtime.forks
+        self.is_refused = False  # its commit, as far as is known
+        self._is_alone = is_alone or _sends.get() == runtime.forks
+        self._next_is_alone = number >= MOST_RUNS
         self._deadline = deadline
         self._number = number
         self._after = after
@@ -248,16 +285,15 @@ class Member:
         self._seen: dict[ItemKey, Group] = {}  # what came from a group
         self._led: Group | None = None  # noted before others can join it: an interrupt may come at any moment
 
-    def again(self) -> Member:
+    def again(self, deadline: Deadline) -> Member:
         """Return the part of the next run."""
-        is_alone = self.is_alone or self._number >= MOST_RUNS
-        return Member(self._deadline, self._number + 1, is_alone=is_alone, after={*self._seen.values()})
+        return Member(deadline, self._number + 1, is_alone=self._next_is_alone, after={*self._seen.values()})
 
     # While the function runs
 
     def left(self, model: type[GuardedMixin], keys: Collection[ItemKey]) -> dict[ItemKey, Image | None]:
         """Return those of some items that groups under way will leave, for the transaction to read."""
-        if self.is_alone:
+        if self._is_alone:
             for group in self._after:
                 group.wait(self._deadline)
             self._after = ()
@@ -272,7 +308,7 @@ class Member:
             for key in keys:
                 last = _last_of(place, key)
                 if last is not None:
-                    found[key], self._seen[key] = last.content.left[key][1], last
+                    found[key], self._seen[key] = last.content.leaves[key].image, last
         return found
 
     @property
@@ -282,7 +318,7 @@ class Member:
 
     def read_itself(self, items: Mapping[ItemKey, TransactionItem]) -> dict[ItemKey, Image]:
         """Return what the run has read of the table, with which the next one goes on unless it is alone."""
-        read = () if self.is_alone else self._asked - {*self._seen}
+        read = () if self._next_is_alone else self._asked - {*self._seen}
         return {key: items[key].stored for key in read if key in items and items[key].stored}
 
     # When it has ended
@@ -297,48 +333,52 @@ class Member:
             Again: the function has to run again.
             LockingError, PynamoDBException: as `CommitRun.run`.
         """
-        # What is not exact goes alone. If its function has read of a group, that may not even be committed.
-        left = None if self.is_alone else self._left_by(own)
-        if not left and self.has_seen:
-            raise self.go_alone()
-        if not left:
-            return own.run()
-        # Its first transaction sends a group. The others wait; who has waited long enough breaks off what is not sent.
         try:
-            group = self._join(own, left)
+            # What is not exact goes alone. If its function has read of a group, that may not even be committed.
+            leaves = None if self._is_alone else self._leaves_of(own)
+            if not leaves and self.has_seen:
+                raise self.go_alone()
+            if not leaves:
+                return own.run()
+            # Its first transaction sends a group. The others wait; who has waited long enough breaks off what is not
+            # sent. What became of the group became of each transaction in it.
+            group = self._join(own, leaves)
             if group is self._led:
                 _sends.set(runtime.forks)
                 group.send(self._deadline)
             elif not group.wait(self._deadline):
                 group.finish(_again(), unless_closed=True)
                 group.wait(None)
+            self._raise_unless_committed(group, own)
+        except (LockingError, PynamoDBException) as error:
+            self.is_refused = not isinstance(error, OutcomeUnknown)
+            raise
         finally:
             _sends.set(None)
-            if self._led is not None and not self._led.is_over:  # it was interrupted
-                self._led.finish(_again() if self._led.run is None else self._led.run.doubt())
-        # What became of the group became of each transaction in it. Each calls the methods of its own models.
-        self._hear(group, own)
+            if self._led is not None:
+                self._led.leave()
+        # Each calls the methods of its own models.
         own.note()
         return False
 
-    def _left_by(self, own: CommitRun) -> _Left | None:
+    def _leaves_of(self, own: CommitRun) -> dict[ItemKey, _Leaves] | None:
         """Return what a transaction leaves of its items, for others to go on with; None if it has to commit alone."""
         try:
             is_plain = holds_nothing() and all(item.identity in self._asked and _is_plain(item) for item in own.items)
-            left = {item.identity: (item, _left_by(item)) for item in own.items} if is_plain else {}
+            leaves = {item.identity: _leaves_of(item) for item in own.items} if is_plain else {}
         except Exception:  # noqa: BLE001 - its own commit tells what is wrong with it
             return None
-        return left if _fits(left) else None
+        return leaves if _fits(leaves) else None
 
-    def _join(self, own: CommitRun, left: _Left) -> Group:
+    def _join(self, own: CommitRun, leaves: dict[ItemKey, _Leaves]) -> Group:
         """Return the group that the transaction has joined: one that uses its items, or waits for one that does."""
-        place = endpoint_of(next(iter(left.values()))[0].model)
+        place = endpoint_of(next(iter(leaves.values())).item.model)
         with _mutex:
-            # What it has read must be what those before it leave. Else the next run reads that.
-            used = {key: group for key in left if (group := _last_of(place, key)) is not None}
-            if any(_is_behind(left[key][0], group) for key, group in used.items()):
-                raise _again()
-            if any(group.error is not None for group in self._seen.values()):
+            # What it has read must be what those before it leave. Else the next run reads that, or what is stored then.
+            used = {key: group for key in leaves if (group := _last_of(place, key)) is not None}
+            behind = {key for key, group in used.items() if _is_behind(leaves[key].item, group)}
+            self._asked -= behind
+            if behind or any(group.error is not None for group in self._seen.values()):
                 raise _again()
             before = {*used.values()}
             if before and self._deadline.at <= runtime.current.monotonic():
@@ -347,18 +387,18 @@ class Member:
             # an open group waits only for older ones.
             near = {each if each.is_open else each.follower for each in before}
             open_ = [each for each in near if each is not None and each.is_open]
-            group = open_[0] if len(open_) == 1 and open_[0].admits(left) else None
+            group = open_[0] if len(open_) == 1 and open_[0].admits(leaves) else None
             if group is None:
-                group = self._led = Group()
-            group.before |= before - {group}
-            for each in group.before:
+                group = self._led = Group(place)
+            for each in before - {group}:
                 each.follower = group
-            under_way.update({(place, key): group for key in left})
-            group.content = _Content((*group.content.runs, own), {**group.content.left, **left})
+            group.before |= {key: each for key, each in used.items() if each is not group}
+            group.content = _Content((*group.content.runs, own), {**group.content.leaves, **leaves})
+            under_way.update({(place, key): group for key in leaves})
             return group
 
-    def _hear(self, group: Group, own: CommitRun) -> None:
-        """Raise unless the group was committed: what its caller has to hear."""
+    def _raise_unless_committed(self, group: Group, own: CommitRun) -> None:
+        """Raise what the caller has to hear, unless the group was committed."""
         error, run = group.error, group.run
         if run is None:  # it was not sent
             raise _again()
@@ -373,18 +413,19 @@ class Member:
         if isinstance(error, OutcomeUnknown):  # who has not written anything is in no doubt
             raise copy.copy(error) if writes else _again()
         # If other writers were faster, those who use that item have lost an attempt.
-        if isinstance(error, (StaleVersion, ItemLocked, TransactionConflict)):
+        if isinstance(error, (StaleVersion, TransactionConflict)):
             raise copy.copy(error) if _refused_by(error) in {None, *used} else _again()
-        # One of the transactions cannot be committed. Each goes alone, so that its caller alone hears of it.
+        # One of the transactions cannot be committed: perhaps it alone writes an item that another owner has locked.
+        # Each goes alone, so that its caller alone hears of it.
         raise self.go_alone()
 
     def go_alone(self) -> Exception:
         """Return the error for a run that does not count; the next one is alone."""
-        self.is_alone = True
+        self._next_is_alone = True
         return _again()
 
 
-def _refused_by(error: StaleVersion | ItemLocked | TransactionConflict) -> ItemKey | None:
+def _refused_by(error: StaleVersion | TransactionConflict) -> ItemKey | None:
     if error.refused_by is None:
         return None
     model, key = error.refused_by
@@ -393,7 +434,7 @@ def _refused_by(error: StaleVersion | ItemLocked | TransactionConflict) -> ItemK
 
 def _is_behind(item: TransactionItem, group: Group) -> bool:
     """Tell whether a transaction knows another state of an item than the group leaves that uses it last."""
-    return versions.known_of(item.model, group.content.left[item.identity][1] or {}) != item.before
+    return versions.known_of(item.model, group.content.leaves[item.identity].image or {}) != item.before
 
 
 def _is_plain(item: TransactionItem) -> bool:
@@ -403,19 +444,21 @@ def _is_plain(item: TransactionItem) -> bool:
     return is_free and (plan.write is None or plan.is_checked) and item.holds(item.stored or None)
 
 
-def _left_by(item: TransactionItem) -> Image | None:
+def _leaves_of(item: TransactionItem) -> _Leaves:
     """Return an item as its write leaves it, exactly as DynamoDB stores it."""
     write = item.plan.write
+    image: Image | None
     if write is None:
-        return item.stored or None
-    if write.operation is DELETE:
-        return None
-    if write.attributes is not None:
-        return canonical_item({**item.key, **write.attributes})
-    return effects.updated(item.stored or None, item.key, write.actions)
+        image = item.stored or None
+    elif write.operation is DELETE:
+        image = None
+    elif write.attributes is not None:
+        image = canonical_item({**item.key, **write.attributes})
+    else:
+        image = effects.updated(item.stored or None, item.key, write.actions)
+    return _Leaves(item, image, item_size(image or {}))
 
 
-def _fits(left: _Left) -> bool:
+def _fits(leaves: Mapping[ItemKey, _Leaves]) -> bool:
     """Tell whether a native transaction has room for so many items, which are so large."""
-    size = sum(item_size(image or {}) for _, image in left.values())
-    return len(left) <= dynamodb.MOST_ACTIONS and size <= _MOST_BYTES
+    return len(leaves) <= dynamodb.MOST_ACTIONS and sum(each.size for each in leaves.values()) <= _MOST_BYTES

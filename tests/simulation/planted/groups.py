@@ -30,7 +30,11 @@ BUGS: Final = (
     bug(
         "errors are believed: A function that has read what was never committed raises, and its error is passed on.",
         Search(_ERRORS, "PlainReads", limit=300),
-        Change("_transactions/begin.py", "member.has_seen and commit is None:", "error is None:"),
+        Change(
+            "_transactions/begin.py",
+            "if misled is not None and (commit is None",
+            "if error is None and (commit is None",
+        ),
     ),
     bug(
         "refused together, told apart: DynamoDB refuses a group, and those whose items were not the reason succeed.",
@@ -46,7 +50,7 @@ BUGS: Final = (
         Search(_PLAN, *_CHECKS),
         Change(
             _GROUP,
-            "return versions.known_of(item.model, group.content.left[item.identity][1] or {}) != item.before",
+            "return versions.known_of(item.model, group.content.leaves[item.identity].image or {}) != item.before",
             "return False",
         ),
     ),
