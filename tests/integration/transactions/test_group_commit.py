@@ -1490,6 +1490,58 @@ def test_another_caller_that_was_faster_and_has_ended_costs_no_attempt(two):
         assert waiting.result(60) == 89
 
 
+def test_one_that_had_to_go_alone_combines_again_in_its_next_attempt(two):
+    """Its group was refused because of another transaction, and it was overtaken when it went alone."""
+
+    def grow(tx: Transaction) -> None:
+        tx.update(tx.get(Purse, "p0"), [Purse.note.set("x" * 410_000)])
+
+    def change() -> None:
+        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+
+    def another() -> None:
+        others.append(pool.submit(combined, move(1)))
+        until_joined(1)
+
+    others, commit = list[Any](), "TransactWriteItems"
+    with (
+        ThreadPoolExecutor(1) as pool,
+        on(commit, nth=3).before(change),
+        on(commit, nth=4).before(another),
+        without_pauses(),
+    ):
+        first, refused = together(move(10), grow)
+        assert others[0].result(60) == 90
+    assert first == 100
+    assert isinstance(refused, Exception)
+
+
+def test_a_group_that_is_broken_off_hides_no_older_one(two):
+    """Those that come then wait for the older one, which still uses their items."""
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        is_slow.set()
+        assert may_go_on.wait(60)
+
+    def another() -> None:
+        others.append(pool.submit(combined, move(1)))
+        until_joined(1)
+
+    def impatient(tx: Transaction) -> int:
+        if not others:
+            tx.after_rollback(another)
+        return move(1)(tx)
+
+    others = list[Any]()
+    with on("TransactWriteItems").before(stand_still), ThreadPoolExecutor(2) as pool, without_pauses():
+        slow = pool.submit(combined, move(1))
+        assert is_slow.wait(60)
+        assert combined(impatient, wait=0.1) == 100
+        may_go_on.set()
+        assert sorted([slow.result(60), others[0].result(60)]) == [98, 99]
+
+
 @pytest.mark.parametrize("combine", [True, False])
 def test_an_isolation_that_is_no_name(combine):
     with pytest.raises(ConfigurationError):
