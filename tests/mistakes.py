@@ -486,6 +486,13 @@ ROWS: Final = (
         "integration/transactions/test_group_commit.py::test_callers_commit_together_and_each_has_read_what_those_before_it_leave",
     ),
     (
+        "one joins a group past a member that was interrupted as it joined",
+        "_transactions/group.py",
+        "last.item.model is not one.item.model or _is_behind(one.item, self):",
+        "last.item.model is not one.item.model:",
+        "integration/transactions/test_group_commit.py::test_an_interrupt_at_any_moment",
+    ),
+    (
         "a child waits for the groups of its parent",
         "_transactions/group.py",
         "_mutex, under_way = runtime.current.mutex(), {}",

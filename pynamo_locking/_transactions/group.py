@@ -65,7 +65,7 @@ _LOOK_AFTER_S: Final = 1.0
 
 
 class _Leaves(NamedTuple):
-    """An item that a transaction uses, and what it leaves there: None if the item is absent then."""
+    """An item that a transaction uses, and what it leaves there, with its size: None if the item is absent then."""
 
     item: TransactionItem
     image: Image | None
@@ -365,7 +365,8 @@ class Member:
         """Return what a transaction leaves of its items, for others to go on with; None if it has to commit alone."""
         try:
             is_plain = holds_nothing() and all(item.identity in self._asked and _is_plain(item) for item in own.items)
-            leaves = {item.identity: _leaves_of(item) for item in own.items} if is_plain else {}
+            images = [(item, _image_after(item)) for item in own.items] if is_plain else []
+            leaves = {item.identity: _Leaves(item, image, item_size(image or {})) for item, image in images}
         except Exception:  # noqa: BLE001 - its own commit tells what is wrong with it
             return None
         return leaves if _fits(leaves) else None
@@ -444,19 +445,16 @@ def _is_plain(item: TransactionItem) -> bool:
     return is_free and (plan.write is None or plan.is_checked) and item.holds(item.stored or None)
 
 
-def _leaves_of(item: TransactionItem) -> _Leaves:
+def _image_after(item: TransactionItem) -> Image | None:
     """Return an item as its write leaves it, exactly as DynamoDB stores it."""
     write = item.plan.write
-    image: Image | None
     if write is None:
-        image = item.stored or None
-    elif write.operation is DELETE:
-        image = None
-    elif write.attributes is not None:
-        image = canonical_item({**item.key, **write.attributes})
-    else:
-        image = effects.updated(item.stored or None, item.key, write.actions)
-    return _Leaves(item, image, item_size(image or {}))
+        return item.stored or None
+    if write.operation is DELETE:
+        return None
+    if write.attributes is not None:
+        return canonical_item({**item.key, **write.attributes})
+    return effects.updated(item.stored or None, item.key, write.actions)
 
 
 def _fits(leaves: Mapping[ItemKey, _Leaves]) -> bool:

@@ -691,20 +691,25 @@ def each_line_interrupted(scenario: Callable[[Callable[[Callable[[], Any]], None
             return
 
 
-@pytest.mark.parametrize("leads", [True, False])
-def test_an_interrupt_at_any_moment(two, leads, monkeypatch):
+@pytest.mark.parametrize(("leads", "amount"), [(True, 1), (False, 1), (False, 0)])
+def test_an_interrupt_at_any_moment(two, leads, amount, monkeypatch):
     """Of one that leads or has joined: the others end, nothing is half done, and they are told the truth."""
     monkeypatch.setattr(group, "_LOOK_AFTER_S", 0.01)
+
+    def touch(key: str) -> Callable[[Transaction], None]:
+        return lambda tx: tx.touch(tx.get(Purse, key))
 
     def scenario(interrupted: Callable[[Callable[[], Any]], None]) -> None:
         before = balance("p0")
         told: list[str] = []
         doubts: list[str] = []
+        act = move(amount) if amount else touch("p1")  # of two items, or of one
         victim = threading.Thread(target=interrupted, args=(lambda: combined(move(10), attempts=1),))
-        other = threading.Thread(target=lambda: told.append(told_of(lambda: combined(move(1)), doubts)))
+        other = threading.Thread(target=lambda: told.append(told_of(lambda: combined(act), doubts)))
+        late = threading.Thread(target=lambda: told_of(lambda: combined(touch("p0")), doubts))
 
         def gate() -> None:
-            order = (victim, other) if leads else (other, victim)
+            order = (victim, other, late) if leads else (other, victim, late)
             for i, thread in enumerate(order):
                 thread.start()
                 while thread.is_alive() and count_joined() < sum(each.is_alive() for each in order[: i + 1]):
@@ -712,12 +717,12 @@ def test_an_interrupt_at_any_moment(two, leads, monkeypatch):
 
         with on("TransactWriteItems").before(gate), without_pauses():
             combined(lambda tx: [tx.touch(tx.get(Purse, key)) for key in ("p0", "p1")])
-            for thread in (victim, other):
+            for thread in (victim, other, late):
                 thread.join(60)
                 assert not thread.is_alive()
         gone = before - balance("p0")
         assert balance("p0") + balance("p1") == 200
-        assert gone in ({0: (0, 10), 1: (1, 11)}[told == ["applied"]])
+        assert gone in ({0: (0, 10), 1: (amount, amount + 10)}[told == ["applied"]])
         assert "applied" not in doubts  # no request was interrupted, so the answer was known
 
     each_line_interrupted(scenario)
