@@ -614,10 +614,9 @@ class CommitRun:
         return found
 
     def take_over(self, other: CommitRun) -> None:
-        """Take over what became of another run, which has sent these items together with those of others."""
+        """Note that another run has committed these items, together with those of others."""
+        self.path, self._is_applied = other.path, True
         self.note = partial(_note_written, [item for item in self.items if item.plan.write is not None])
-        self.items, self._assembly, self.path = other.items, other._assembly, other.path
-        self._is_applied = other._is_applied
 
     def doubt(self) -> Exception:
         """Return the error for those who share this commit, if the thread that sends it was interrupted."""

@@ -4,6 +4,7 @@ The story of one commit is `Member.commit`. A transaction joins a group when its
 what the transactions before it in this process leave behind; if not, its function runs again, with these items in place
 of reads. One native transaction then commits the group. While that is under way, the next group forms on what it will
 leave. A transaction whose items nobody else has in use is a group of one, which is sent at once, as without groups.
+What a group leaves is kept for a moment, if its items were in demand, since its callers want them again.
 
 Nobody relies on a guess. A group is sent only after the groups it builds on were committed, and DynamoDB commits it on
 condition that each item is stored as the group's first reader of it has read it, by version and write id. What its
@@ -23,6 +24,7 @@ Ideas of group commit (DeWitt et al.: SIGMOD 1984), and of early lock release (G
 from __future__ import annotations
 
 import copy
+import itertools
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,10 +37,8 @@ from pynamo_locking._core.values import canonical_item, item_size
 from pynamo_locking._io import runtime
 from pynamo_locking._io.model_doors import endpoint_of
 from pynamo_locking._items import effects, versions
-from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks.context import holds_nothing
 from pynamo_locking._models.tables import OwnRows
-from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.plan import changes
 from pynamo_locking._writes.write import DELETE, SAVE, Write
@@ -50,12 +50,17 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.model_doors import Endpoint
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
 
 
 #: After so many runs of its function a call goes on alone: it was overtaken again and again.
 MOST_RUNS: Final = 100
+
+#: For so many seconds what a group has left is read in place of the table, if several callers wanted its items: they,
+#: or others, want them again at once. If another process has changed one since, the next commit is refused.
+KEPT_S: Final = 0.1
 
 #: So large may the items of a group be together, in bytes: far from where a native transaction is too large.
 _MOST_BYTES: Final = dynamodb.MOST_BYTES // 2
@@ -101,29 +106,32 @@ class _Content(NamedTuple):
     leaves: Mapping[ItemKey, _Leaves] = {}
 
 
+_numbers = itertools.count()
+
+
 class Group:
     """Transactions that commit together.
 
     Attributes:
         content: replaced as a whole, so that an interrupt leaves no half of a transaction in it.
-        before: for each of its items the older group that used it last, for which it waits.
-        follower: the newest group that waits for it.
+        before: the older groups that use its items, for which it waits.
         is_open: whether others may join.
         run: its commit, from the moment it is sent: that of its only transaction, or a new one.
         is_left: whether its first transaction, which sends it, has ended, perhaps by an interrupt.
         is_over: whether it is known to be committed, or not to be because of an `error`.
+        kept_until: until when what it has left is read in place of the table, by the monotonic clock.
     """
 
-    def __init__(self, place: Endpoint) -> None:
+    def __init__(self) -> None:
+        self.number = next(_numbers)
         self.content = _Content()
-        self.before: dict[ItemKey, Group] = {}
-        self.follower: Group | None = None
+        self.before: set[Group] = set()
         self.is_open = True
         self.run: CommitRun | None = None
         self.is_left = False
         self.is_over = False
         self.error: BaseException | None = None
-        self._place = place
+        self.kept_until = 0.0
         self._forks = runtime.forks
         self._ended = runtime.current.condition()
 
@@ -148,11 +156,11 @@ class Group:
         # It builds on what earlier groups leave. As long as one of them is under way, others may join.
         while self.is_open:
             with _mutex:
-                earlier = next((each for each in self.before.values() if not each.is_over), None)
+                earlier = next((each for each in self.before if not each.is_over), None)
                 self.is_open = earlier is not None and not self.is_over
             if earlier is not None and not earlier.wait(deadline):
                 self.finish(_again())
-        if self.is_over or any(each.error is not None for each in self.before.values()):
+        if self.is_over or any(each.error is not None for each in self.before):
             self.finish(_again())
             return
         # After an error of another kind nobody knows whether it was applied.
@@ -170,17 +178,14 @@ class Group:
             if unless_closed and not self.is_open:
                 return
             self.is_open = False
+            now = runtime.current.monotonic()
+            if not self.is_over and error is None and (self.before or len(self.content.runs) > 1):
+                self.kept_until = now + KEPT_S
             if not self.is_over:
                 self.error, self.is_over = error, True
-            # If this one was broken off, an older group may still use an item.
-            for key in self.content.leaves:
-                if under_way.get((self._place, key)) is self:
-                    del under_way[self._place, key]
-                    older = self.before.get(key)
-                    if older is not None and not older.is_over:
-                        under_way[self._place, key] = older
-            # Nobody who keeps it keeps those before and after it.
-            self.before, self.follower = {}, None
+            for each in [each for each, group in under_way.items() if group.is_over and group.kept_until <= now]:
+                del under_way[each]
+            self.before.clear()  # who keeps this group keeps no others
         if self._forks == runtime.forks:  # no thread that waits lives in a child
             with self._ended:
                 self._ended.notify_all()
@@ -243,7 +248,7 @@ def _one_of(chain: Sequence[TransactionItem], image: Image | None) -> Transactio
 # The groups of a process
 
 
-#: The last group that uses an item, until it is over.
+#: The last group that uses an item, until it is over and is not kept.
 under_way: dict[tuple[Endpoint, ItemKey], Group] = {}
 _mutex = runtime.current.mutex()
 
@@ -260,9 +265,11 @@ runtime.after_fork(_forget_after_fork)
 
 
 def _last_of(place: Endpoint, key: ItemKey) -> Group | None:
-    """Return the group under way that uses an item last; the mutex is held."""
+    """Return the group that uses an item last, if it is under way or kept; the mutex is held."""
     group = under_way.get((place, key))
-    return None if group is None or group.is_over else group
+    if group is None or (group.is_over and group.kept_until <= runtime.current.monotonic()):
+        return None
+    return group
 
 
 class Member:
@@ -316,11 +323,6 @@ class Member:
         """Whether it has read of a group. In a child its transaction can do nothing more."""
         return bool(self._seen) and self._forks == runtime.forks
 
-    def read_itself(self, items: Mapping[ItemKey, TransactionItem]) -> dict[ItemKey, Image]:
-        """Return what the run has read of the table, with which the next one goes on unless it is alone."""
-        read = () if self._next_is_alone else self._asked - {*self._seen}
-        return {key: items[key].stored for key in read if key in items and items[key].stored}
-
     # When it has ended
 
     def commit(self, own: CommitRun) -> bool:
@@ -372,28 +374,24 @@ class Member:
         return leaves if _fits(leaves) else None
 
     def _join(self, own: CommitRun, leaves: dict[ItemKey, _Leaves]) -> Group:
-        """Return the group that the transaction has joined: one that uses its items, or waits for one that does."""
+        """Return the group that the transaction has joined: one that uses its items, or a new one."""
         place = endpoint_of(next(iter(leaves.values())).item.model)
         with _mutex:
             # What it has read must be what those before it leave. Else the next run reads that, or what is stored then.
             used = {key: group for key in leaves if (group := _last_of(place, key)) is not None}
-            behind = {key for key, group in used.items() if _is_behind(leaves[key].item, group)}
-            self._asked -= behind
-            if behind or any(group.error is not None for group in self._seen.values()):
+            if any(_is_behind(leaves[key].item, group) for key, group in used.items()):
                 raise _again()
-            before = {*used.values()}
+            if any(group.error is not None for group in self._seen.values()):
+                raise _again()
+            before = {group for group in used.values() if not group.is_over}
             if before and self._deadline.at <= runtime.current.monotonic():
                 raise self.go_alone()
-            # It joins one of them, or one that waits for one of them. If two are open, a new one waits for both: so
-            # an open group waits only for older ones.
-            near = {each if each.is_open else each.follower for each in before}
-            open_ = [each for each in near if each is not None and each.is_open]
-            group = open_[0] if len(open_) == 1 and open_[0].admits(leaves) else None
-            if group is None:
-                group = self._led = Group(place)
-            for each in before - {group}:
-                each.follower = group
-            group.before |= {key: each for key, each in used.items() if each is not group}
+            # A group waits only for older ones. So it joins the newest of them, or forms a new one.
+            group = max(before, key=lambda each: each.number, default=None)
+            if group is None or not group.is_open or not group.admits(leaves):
+                group = self._led = Group()
+            group.before |= before - {group}
+            # In this order: an interrupt between the two leaves no item with a group that does not know it.
             group.content = _Content((*group.content.runs, own), {**group.content.leaves, **leaves})
             under_way.update({(place, key): group for key in leaves})
             return group
@@ -403,19 +401,18 @@ class Member:
         error, run = group.error, group.run
         if run is None:  # it was not sent
             raise _again()
-        if run is own:  # it was alone in its group
-            if error is not None:
-                raise error
-            return
-        used, writes = {item.identity for item in own.items}, any(item.plan.write is not None for item in own.items)
-        own.take_over(run)
         if error is None:
+            if run is not own:
+                own.take_over(run)
             return
+        # Other writers were faster than its group, or than what was kept of one: that is no attempt of its own.
+        if isinstance(error, (StaleVersion, TransactionConflict)) and (run is not own or self._seen):
+            raise _again()
+        if run is own:  # it was alone in its group
+            raise error
         if isinstance(error, OutcomeUnknown):  # who has not written anything is in no doubt
+            writes = any(item.plan.write is not None for item in own.items)
             raise copy.copy(error) if writes else _again()
-        # If other writers were faster, those who use that item have lost an attempt.
-        if isinstance(error, (StaleVersion, TransactionConflict)):
-            raise copy.copy(error) if _refused_by(error) in {None, *used} else _again()
         # One of the transactions cannot be committed: perhaps it alone writes an item that another owner has locked.
         # Each goes alone, so that its caller alone hears of it.
         raise self.go_alone()
@@ -424,13 +421,6 @@ class Member:
         """Return the error for a run that does not count; the next one is alone."""
         self._next_is_alone = True
         return _again()
-
-
-def _refused_by(error: StaleVersion | TransactionConflict) -> ItemKey | None:
-    if error.refused_by is None:
-        return None
-    model, key = error.refused_by
-    return ItemKey.of(connection_of(model).table_name, key)
 
 
 def _is_behind(item: TransactionItem, group: Group) -> bool:

@@ -25,7 +25,11 @@ BUGS: Final = (
     bug(
         "doubt is not shared: No answer comes for a group, and its callers hear that it was committed.",
         Search(_LOST, *_CHECKS, limit=300),
-        Change(_GROUP, "raise copy.copy(error) if writes else _again()", "return"),
+        Change(
+            _GROUP,
+            "raise copy.copy(error) if writes else _again()",
+            "return",
+        ),
     ),
     bug(
         "errors are believed: A function that has read what was never committed raises, and its error is passed on.",
@@ -37,12 +41,13 @@ BUGS: Final = (
         ),
     ),
     bug(
-        "refused together, told apart: DynamoDB refuses a group, and those whose items were not the reason succeed.",
+        "refused together, told apart: DynamoDB refuses a group, and its callers hear of success.",
         Search(_OTHERS, *_CHECKS, limit=300),
         Change(
             _GROUP,
-            "raise copy.copy(error) if _refused_by(error) in {None, *used} else _again()",
-            "if _refused_by(error) in {None, *used}:\n                raise copy.copy(error)\n            return",
+            "        if isinstance(error, (StaleVersion, TransactionConflict)) and",
+            "        if isinstance(error, StaleVersion) and run is not own:\n            return\n"
+            "        if isinstance(error, (StaleVersion, TransactionConflict)) and",
         ),
     ),
     bug(
