@@ -481,7 +481,7 @@ ROWS: Final = (
     (
         "a group does not wait for the ones it builds on",
         "_transactions/group.py",
-        "earlier = next((each for each in self.before.values() if not each.is_over), None)",
+        "earlier = next((each for each in self.before if not each.is_over), None)",
         "earlier = None",
         "integration/transactions/test_group_commit.py::test_callers_commit_together_and_each_has_read_what_those_before_it_leave",
     ),
