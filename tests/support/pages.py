@@ -36,7 +36,6 @@ from pynamo_locking_testing import (
     concurrent_write,
     held_by_other,
     lose_lock,
-    simulate,
     throttled,
 )
 from tests.support.parties import in_thread
@@ -44,8 +43,6 @@ from tests.support.parties import in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
-
-    from pynamo_locking_testing import World
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDES: Final = ROOT / "docs" / "how-to"
@@ -462,32 +459,3 @@ def check_old_rows(touch_all: Callable[[Any], object], may_drop_own_check: Calla
     assert not may_drop_own_check(User)
     User.get("u-2").delete()
     assert may_drop_own_check(User)
-
-
-class Purse(LockableModel):
-    class Meta:
-        table_name = "accounts"
-
-    id = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-@simulate(runs=500, faults=3)
-def check_both_are_paid_under_the_lock(world: World) -> None:
-    """The test of the page, with what it says makes all runs pass."""
-
-    def pay(amount: int) -> None:
-        with Purse.edit("a-1") as purse:
-            purse.balance -= amount
-
-    Purse.create_table()
-    Purse("a-1", balance=100).save()
-    first, second = world.process(pay, 30), world.process(pay, 20)
-
-    def nothing_is_lost() -> None:
-        if first.has_returned and second.has_returned:
-            assert Purse.get("a-1").balance == 50
-
-    world.finally_(nothing_is_lost)
