@@ -31,6 +31,8 @@ SHOWN: Final = (
     "explanation/protocol",
     "how-to/use-versions",
     "how-to/command-line",
+    "how-to/operate",
+    "how-to/use-with-flask",
     "reference/api",
     "reference/api/locks",
     "reference/costs",

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 #: What to do about a broken lock document.
 _ADVICE: Final = (
-    "The lock cannot be used, nor what it guards be written. Remove that attribute of the item by hand when no process "
-    "uses the lock: the next one that takes it stores a new one."
+    "The lock cannot be used, nor what it guards be written. Set that attribute of the item to an empty map by hand, "
+    "when no process uses the lock: the next one that acquires it stores a new one."
 )
 
 
