@@ -299,14 +299,22 @@ def test_a_refusal_of_a_group_is_no_attempt(two):
     def change() -> None:
         Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
 
+    def first(tx: Transaction) -> int:
+        tx.after_commit(is_committed.set)
+        return move(10)(tx)
+
     def spend(tx: Transaction) -> int:
+        if has_run:
+            assert is_committed.wait(60)
+        has_run.append(True)
         purse = tx.get(Purse, "p0")
         purse.balance -= 1
         tx.save(purse)
         return int(purse.balance)
 
+    is_committed, has_run = threading.Event(), list[bool]()
     with on("TransactWriteItems", nth=2).before(change), without_pauses():
-        assert sum(together(move(10), spend, attempts=1)) in {100 + 89, 99 + 99}
+        assert together(first, spend, attempts=1) == [100, 89]
     assert (balance("p0"), balance("p1")) == (89, 1110)
 
 
@@ -715,8 +723,8 @@ def test_an_interrupt_at_any_moment(two, leads, amount, monkeypatch):
     """Of one that leads or has joined: the others end, nothing is half done, and they are told the truth."""
     monkeypatch.setattr(group, "_LOOK_AFTER_S", 0.01)
 
-    def touch(key: str) -> Callable[[Transaction], None]:
-        return lambda tx: tx.touch(tx.get(Purse, key))
+    def touch(*keys: str) -> Callable[[Transaction], None]:
+        return lambda tx: [tx.touch(tx.get(Purse, key)) for key in keys]
 
     def scenario(interrupted: Callable[[Callable[[], Any]], None]) -> None:
         before = balance("p0")
@@ -725,7 +733,7 @@ def test_an_interrupt_at_any_moment(two, leads, amount, monkeypatch):
         act = move(amount) if amount else touch("p1")  # of two items, or of one
         victim = threading.Thread(target=interrupted, args=(lambda: combined(move(10), attempts=1),))
         other = threading.Thread(target=lambda: told.append(told_of(lambda: combined(act), doubts)))
-        late = threading.Thread(target=lambda: told_of(lambda: combined(touch("p0")), doubts))
+        late = threading.Thread(target=lambda: told_of(lambda: combined(touch("p0", "p1")), doubts))
 
         def gate() -> None:
             order = (victim, other, late) if leads else (other, victim, late)
@@ -735,7 +743,7 @@ def test_an_interrupt_at_any_moment(two, leads, amount, monkeypatch):
                     time.sleep(0.0001)
 
         with on("TransactWriteItems").before(gate), without_pauses():
-            combined(lambda tx: [tx.touch(tx.get(Purse, key)) for key in ("p0", "p1")])
+            combined(touch("p0", "p1"))
             for thread in (victim, other, late):
                 thread.join(60)
                 assert not thread.is_alive()
