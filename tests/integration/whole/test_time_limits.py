@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends"),
     pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="only it hears signals"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # of one whose `close` was interrupted
 ]
 
 Page = declare("Page", LockableModel, lock=True, version=True, numbers="value", transaction_table=Transactions)
