@@ -40,7 +40,7 @@ check: quick-lint check-tests ## less than a minute, before a commit: linters, t
 check-tests: $(VENV)/.test
 	$(PYTEST) -q -p no:randomly -n 2 --dist worksteal -m "core and not extended" $(ARGS)
 
-test: $(VENV)/.test ## what judges a change: in memory and on moto, always in the same order, in less than five minutes
+test: $(VENV)/.test ## what judges a change: in memory and on moto, always in the same order
 	PYTHONHASHSEED=0 $(PYTEST) $(MEASURED) -q -p no:randomly -n 2 --dist load -m "not extended" $(ARGS)
 
 test-all: $(VENV)/.test-all engines $(SUITE_FILES)/.downloaded ## what CI adds: real engines, processes, kills, signals, waits, long forms, random order
