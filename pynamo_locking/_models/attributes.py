@@ -117,8 +117,8 @@ class VersionAttribute(PynamoVersionAttribute):
         account.save()
         assert account.version == version + 1
 
-    Assign None to say that the item is not stored yet: the next save creates it, or fails. Assign another number to say
-    which version is expected, for a client that sent it (``If-Match``).
+    Assign None to say that no version is stored yet: the next save creates the item, or fails if it has one. Assign
+    another number to say which version is expected, for a client that sent it (a form, ``If-Match``).
 
     The item stores the id of its last write, too, in an attribute of 29 bytes plus its name: the name of the version
     with ``_write_id`` appended, unless ``Meta.write_id`` has another name, or None for no write ids.
@@ -128,7 +128,7 @@ class VersionAttribute(PynamoVersionAttribute):
 
     Raises:
         ConfigurationError: the model it is on has no `VersionedMixin`, so nothing would be guarded.
-        ValueError: on assignment of anything but a whole number.
+        ValueError: on assignment of anything but a whole number, or a string of one.
     """
 
     if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from flask import Flask, abort
+from flask import Flask, abort, request
 
 from pynamo_locking.contrib.flask import PynamoLocking, conditional, etag, if_match
 from pynamo_locking.exceptions import ConfigurationError
@@ -30,6 +30,21 @@ def app(memory):
 def client(app):
     """Sends requests to it."""
     return app.test_client()
+
+
+def test_a_form_that_sends_its_version_back(app, client):
+    """As the page on Flask says; without a version it is refused, too."""
+
+    @app.post("/accounts/<account_id>")
+    def rename(account_id):
+        account = Account.get(account_id)
+        account.version = request.form.get("version", type=int)
+        account.save()
+        return "saved"
+
+    forms: list[dict[str, Any]] = [{"version": 1}, {"version": 1}, {"version": ""}, {}, {"version": 2}]
+    statuses = [client.post("/accounts/a-1", data=form).status_code for form in forms]
+    assert statuses == [200, 409, 409, 409, 200]
 
 
 # What a request leaves locked
