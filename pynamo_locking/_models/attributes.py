@@ -53,7 +53,7 @@ _LAST_S: Final = 253402300799
 class LockAttribute(Attribute[LockState]):
     """The lock of an item, kept inside the item that it protects.
 
-    Declare one on a model to embed its locks (``lock = LockAttribute()``), beside its ``version = VersionAttribute()``:
+    Declare one on a model to embed its locks (``lock = LockAttribute()``), and ``version = VersionAttribute()``, too:
     then one request both acquires the lock and reads the item. Only lock operations change the attribute. On an
     instance it reads as the `LockState` at the time the instance was loaded, and it cannot be assigned.
 

@@ -410,7 +410,7 @@ def atransactional(
         await move("a-1", "a-2", 10)
 
     See `transactional` for `attempts`, `join`, `combine`, the other arguments and the errors. The pauses between two
-    attempts pass in the event loop. With `combine` a task waits for the commit of its group in a thread, also if it is
+    attempts pass in the event loop. With `combine` a task waits for the commit of its group in a thread, even if it is
     cancelled while that is being sent. At most 32 tasks of a process do so at once; meanwhile others of their steps,
     such as reads, wait for a thread.
 

@@ -207,12 +207,12 @@ def transactional(
         combine: commit together with other callers of this process that combine and want the same items, in one native
             transaction: for hot items. The function may read what those before it are about to commit. It runs again at
             once, which is no attempt, 100 times at most: if another caller, whose commit is under way, was faster, or
-            another writer was faster than its group; and, on what is stored then, if it raises, rolls back, or goes on
-            after a refusal of its `Transaction.commit`, after such a read. Each such run is a transaction that is
-            rolled back, also for `Transaction.after_rollback`. A transaction commits alone if it holds locks, writes
-            what it has not read by its key, changes unique values, has intervals, guarded queries or items that expire,
-            or has more than 100 actions. Not with `idempotency_key`, `record`, `read_only` or another isolation than
-            ``"serializable"`` and ``"read_committed"``.
+            another writer was faster than its group. After such a read it also runs again, on what is stored then, if
+            it raises, rolls back, or goes on although its `Transaction.commit` was refused. Each such run is rolled
+            back, and calls what `Transaction.after_rollback` was given. A transaction commits alone if it holds locks,
+            writes what it has not read by its key, changes unique values, has intervals, guarded queries or items that
+            expire, or has more than 100 actions. Not with `idempotency_key`, `record`, `read_only` or another isolation
+            than ``"serializable"`` and ``"read_committed"``.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
 

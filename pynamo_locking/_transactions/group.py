@@ -113,6 +113,7 @@ class Group:
     """Transactions that commit together.
 
     Attributes:
+        number: of the order in which groups have begun.
         content: replaced as a whole, so that an interrupt leaves no half of a transaction in it.
         before: the older groups that use its items, for which it waits.
         is_open: whether others may join.

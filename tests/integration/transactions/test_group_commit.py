@@ -863,8 +863,9 @@ def test_a_blind_insert_does_not_take_the_place_of_a_check(two):
     assert seen is not None  # it is refused, or sees an item
 
 
-def test_classes_of_one_item_with_other_versions(two, memory):
-    """What one class writes is no news for the other one: each has its own version in the item."""
+@pytest.fixture
+def two_classes(memory):
+    """Classes of one table with other versions, and an item "k" that both have written."""
     one = declare("One", VersionedMixin, Model, table_name="both", numbers="a", version=True)
     two_ = declare(
         "Two", VersionedMixin, Model, table_name="both", numbers="b", version=VersionAttribute(attr_name="v")
@@ -873,6 +874,12 @@ def test_classes_of_one_item_with_other_versions(two, memory):
     memory.bind_to(one.Meta.table_name, two_)
     one("k", a=0).save()
     two_.get("k").update([two_.b.set(0)])
+    return one, two_
+
+
+def test_classes_of_one_item_with_other_versions(two, two_classes):
+    """What one class writes is no news for the other one: each has its own version in the item."""
+    one, two_ = two_classes
     kept = []
 
     def change(model: Any, name: str) -> Callable[[Transaction], None]:
@@ -890,16 +897,9 @@ def test_classes_of_one_item_with_other_versions(two, memory):
     assert one.get("k").version == 3
 
 
-def test_each_class_of_an_item_has_its_own_version_checked(two, memory):
+def test_each_class_of_an_item_has_its_own_version_checked(two, two_classes):
     """Another program changes the item by the one class, while both classes are in use by a group."""
-    one = declare("One", VersionedMixin, Model, table_name="both", numbers="a", version=True)
-    two_ = declare(
-        "Two", VersionedMixin, Model, table_name="both", numbers="b", version=VersionAttribute(attr_name="v")
-    )
-    memory.bind(one)
-    memory.bind_to(one.Meta.table_name, two_)
-    one("k", a=0).save()
-    two_.get("k").update([two_.b.set(0)])
+    one, two_ = two_classes
 
     def change(model: Any, name: str) -> Callable[[Transaction], None]:
         def run(tx: Transaction) -> None:
@@ -1007,7 +1007,7 @@ def test_one_that_has_seen_what_was_refused_meanwhile(two):
 
 
 def test_one_that_waits_for_what_is_refused(two):
-    """It runs again when the group before it is refused, which is no attempt."""
+    """It runs again when the group before it is refused, which is no attempt, and sends nothing in between."""
     later = []
 
     def gate() -> None:
@@ -1015,10 +1015,12 @@ def test_one_that_waits_for_what_is_refused(two):
         until_joined(1)
         Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
 
-    with ThreadPoolExecutor(1) as pool, on("TransactWriteItems").before(gate):
+    commit = "TransactWriteItems"
+    with ThreadPoolExecutor(1) as pool, on(commit).watch() as sent, on(commit).before(gate):
         with pytest.raises(StaleVersion):
             combined(move(10), attempts=1)
         assert later[0].result(60) == 100
+    assert sent.hits == 2
 
 
 def test_one_whose_wait_is_over_while_its_group_is_being_sent(two):
@@ -1085,6 +1087,21 @@ def test_locks_of_ranges_are_checked_by_each_for_itself(memory):
         assert together(count, count, joining=0) == [None, None]
     assert guarded.get("g", 1).count == 2
     assert counted.by_operation["TransactWriteItems"] > 2
+
+
+def test_one_that_commits_in_the_block_of_a_lock_commits_alone(two):
+    """Nobody else writes under that lock, so it joins no group: the call runs again, when the others are over."""
+
+    def spend(tx: Transaction) -> None:
+        purse = tx.get(Purse, "p0")
+        with Purse.locked("p0"):
+            tx.update(purse, [Purse.balance.add(-1)])
+            tx.commit()
+
+    with count_requests() as counted:
+        assert together(spend, joining=0) == [None]
+    assert balance("p0") == 99
+    assert counted.by_operation["TransactWriteItems"] == 1  # of the one before
 
 
 def test_one_that_has_locked_what_it_has_read_already_commits_alone(two):
