@@ -169,11 +169,13 @@ class HeldEntry:
         handles: by which it was acquired, in that order.
         caller: leads those who wait in this process; None if no caller may wait behind this entry.
         behind: the ids of the entries that were next when it was granted.
+        leaving_in: the thread or task that gives it back with a last write, while that is under way.
         last_write: number of the last guarded write that was prepared.
     """
 
     caller: LocalWaiter | None = None
     behind: tuple[str, ...] = ()
+    leaving_in: tuple[object, ...] | None = None
 
     def __init__(
         self, row: LockRow, entry: QueueEntry, started: float, heartbeats: int, since: int, image: Image
@@ -497,12 +499,15 @@ def next_write(held: HeldEntry) -> int:
 
 
 def note_left(held: HeldEntry, image: Image | None) -> None:
-    """Note that a write removed our entry, and wake waiters. A transaction returns no image: then those we know of."""
+    """Note that a write removed our entry, and wake waiters. A transaction returns no image, which says who is next."""
     local_queue.let_next_lead(held.caller, image)
     held.ended()
     wakeups.tell_waiters(held.row, image)
-    if image is None and held.behind and held.entry.callers == 1:  # else the next caller is in this process
-        wakeups.send_wakeup(held.behind)
+    if image is None and held.entry.callers == 1:  # else the next caller is in this process
+        if held.behind:
+            wakeups.send_wakeup(held.behind)
+        else:
+            wakeups.call_next(held.row)
 
 
 def renew(held: HeldEntry) -> None:

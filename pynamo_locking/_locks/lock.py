@@ -218,7 +218,7 @@ class LockHandle(Generic[M]):
         if held.ownership.is_over:
             return None
         with held.counting:
-            if not held.depth:  # another thread releases it
+            if not held.depth or held.leaving_in not in (None, held.thread_or_task):  # another thread releases it
                 return None
             # Together: no interrupt comes between.
             self._again, self.depth, held.depth = held, self.depth + 1, held.depth + 1

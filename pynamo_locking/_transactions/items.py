@@ -8,7 +8,7 @@ therefore remove their attributes without a condition: a removed attribute never
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.group import Member
@@ -300,6 +301,24 @@ class HeldLocks:
         """Acquire a lock, waiting for a share of what is left of `wait`; hold it until the end of the transaction."""
         handle_of(lock).begin_block(share * self.left())
         self.held.append(lock)
+
+    @contextmanager
+    def leaving(self) -> Iterator[list[HeldEntry]]:
+        """Hand out the entries that the commit may remove with its writes: no outer block needs them afterwards.
+
+        Until it has ended, no other task of the transaction acquires them again.
+        """
+        entries: list[HeldEntry] = []
+        try:
+            for held in [handle.held_entry() for handle in map(handle_of, self.held) if handle.depth]:
+                with held.counting:
+                    if held.depth == 1:
+                        entries.append(held)
+                        held.leaving_in = runtime.current.thread_or_task()
+            yield entries
+        finally:
+            for held in entries:
+                held.leaving_in = None
 
     def give_back(self) -> None:
         """Release what is held after the end of the transaction. Errors are logged: its outcome depends on none."""

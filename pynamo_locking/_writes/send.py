@@ -153,11 +153,9 @@ class RowWrite:
         row = self.check.held.row
         return {"Update": {"TableName": row.table, "Key": row.key, **protocol.alone(*self._filled)}}
 
-    def renumber(self, number: int) -> None:
-        """Give the write its number under the held entry; keep its key, which the caller may have changed since."""
-        assert self.check is not None  # noqa: S101 - it is under one
-        self.check = Check(self.check.held, number)
-        self._filled = self.check.clause()
+    def recheck(self, check: Check) -> None:
+        """Give the write its final check of the held entry; keep its key, which the caller may have changed since."""
+        self.check, self._filled = check, check.clause()
         [before], request = self.request.values(), self.made()
         for kwargs in request.values():
             kwargs.update({part: before[part] for part in ("Key", "Item") if part in kwargs})
