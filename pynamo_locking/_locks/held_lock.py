@@ -169,13 +169,11 @@ class HeldEntry:
         handles: by which it was acquired, in that order.
         caller: leads those who wait in this process; None if no caller may wait behind this entry.
         behind: the ids of the entries that were next when it was granted.
-        leaving_in: the thread or task that gives it back with a last write, while that is under way.
         last_write: number of the last guarded write that was prepared.
     """
 
     caller: LocalWaiter | None = None
     behind: tuple[str, ...] = ()
-    leaving_in: tuple[object, ...] | None = None
 
     def __init__(
         self, row: LockRow, entry: QueueEntry, started: float, heartbeats: int, since: int, image: Image

@@ -16,6 +16,7 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._core.values import copy_of
 from pynamo_locking._io import batch_requests, runtime
@@ -306,19 +307,23 @@ class HeldLocks:
     def leaving(self) -> Iterator[list[HeldEntry]]:
         """Hand out the entries that the commit may remove with its writes: no outer block needs them afterwards.
 
-        Until it has ended, no other task of the transaction acquires them again.
+        Meanwhile a task that has acquired one does not acquire it again, if another thread commits.
         """
-        entries: list[HeldEntry] = []
+        held_entries = [handle.held_entry() for handle in map(handle_of, self.held) if handle.depth]
+        here = runtime.current.thread_or_task()
+        elsewhere = [held for held in held_entries if held.thread_or_task != here]
+        last: list[HeldEntry] = []
         try:
-            for held in [handle.held_entry() for handle in map(handle_of, self.held) if handle.depth]:
+            for held in elsewhere:  # before its depth is looked at: who acquires it later sees this
+                held.note(EntryOwnership.leaving)
+            for held in held_entries:
                 with held.counting:
                     if held.depth == 1:
-                        entries.append(held)
-                        held.leaving_in = runtime.current.thread_or_task()
-            yield entries
+                        last.append(held)
+            yield last
         finally:
-            for held in entries:
-                held.leaving_in = None
+            for held in elsewhere:
+                held.note(EntryOwnership.remaining)
 
     def give_back(self) -> None:
         """Release what is held after the end of the transaction. Errors are logged: its outcome depends on none."""

@@ -13,7 +13,7 @@ import pytest
 
 from pynamo_locking import TransactWrite, atransaction, transaction, transactional
 from pynamo_locking._locks import local_queue
-from pynamo_locking.events import Released, TransactionCommitted, subscribe
+from pynamo_locking.events import Lost, Released, TransactionCommitted, subscribe
 from pynamo_locking.exceptions import Conflict, LockLost, OutcomeUnknown, StaleVersion
 from pynamo_locking.transactions import Transaction
 from tests.support.models import APART, QUICK
@@ -435,6 +435,21 @@ def test_listeners_hear_of_each_release(memory: Engine, names: list[str], units:
         (True, 1, each) for each in units
     ]
     assert committed.consumed_units == (1 if names == ["p0"] else 4)
+
+
+@pytest.mark.parametrize("names", [["p0"], ["p0", "p1"]])
+def test_a_renewal_that_finds_the_entry_gone_has_lost_nothing(clock: VirtualClock, names: list[str]) -> None:
+    """It comes when DynamoDB has applied the commit, before the answer does."""
+    heard: list[Lost] = []
+    tx = Transaction()
+    change(tx, *names)
+    with (
+        subscribe(heard.append, of=Lost),
+        on(where=is_commit).after(lambda: clock.sleep(30)),
+        on("UpdateItem", where=lambda body: ":beat" in str(body)).watch() as renewals,
+    ):
+        tx.commit()
+    assert (len(renewals.bodies) >= len(names), heard) == (True, [])
 
 
 def test_nothing_renews_what_was_given_back(clock: VirtualClock) -> None:
