@@ -646,9 +646,9 @@ def send_item(
 ) -> dict[str, Any]:
     """Write one item, under the entries that are held here: in its embedded lock, or in separate rows.
 
-    The last write of an `edit` removes the first of them. If the entries in an embedded lock that is not held here are
-    dead by their stored end of lease, they are evicted first. So a crashed holder does not block writers until a waiter
-    evicts it.
+    The last write of an `edit`, and the commit of one item, remove the first of them. If the entries in an embedded
+    lock that is not held here are dead by their stored end of lease, they are evicted first. So a crashed holder does
+    not block writers until a waiter evicts it.
 
     Raises:
         LockLost: an entry is gone and nothing was written.
