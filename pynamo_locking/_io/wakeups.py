@@ -340,15 +340,17 @@ def listen(entry_id: str) -> None:
 def wake(message: bytes) -> None:
     """Wake the waiter that a wake-up names, or who may be next for the lock that it names, if in this process."""
     entry_id, _, rest = message.partition(b"\n")
-    lock, image = _item_in(rest)
+    if not entry_id:
+        lock, _ = _item_in(rest)
+        with _mutex:
+            named = next((tuple(boxes) for row, boxes in _mailboxes.items() if repr(row) == lock), ())
+        _wake_first(named, None)
+        return
     with _mutex:
-        waiting = [(repr(row), tuple(boxes)) for row, boxes in _mailboxes.items()]
-    for name, boxes in waiting:
-        if not entry_id and name == lock:
-            _wake_first(boxes, None)
-        for box in boxes:
-            if entry_id and box.entry_id.encode() == entry_id:
-                box.put(image if name == lock else None)
+        boxes = [(row, box) for row, boxes in _mailboxes.items() for box in boxes if box.entry_id.encode() == entry_id]
+    for row, box in boxes:
+        lock, image = _item_in(rest)
+        box.put(image if lock == repr(row) else None)
 
 
 def tell_waiters(row: LockRow, image: Image | None) -> None:

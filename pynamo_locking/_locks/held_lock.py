@@ -497,7 +497,7 @@ def next_write(held: HeldEntry) -> int:
 
 
 def note_left(held: HeldEntry, image: Image | None) -> None:
-    """Note that a write removed our entry, and wake waiters. A transaction returns no image, which says who is next."""
+    """Note that a write removed our entry, and wake waiters. A transaction returns no image that shows who is next."""
     local_queue.let_next_lead(held.caller, image)
     held.ended()
     wakeups.tell_waiters(held.row, image)
