@@ -447,7 +447,7 @@ class EntryOwnership(NamedTuple):
     def leaving(self) -> EntryOwnership:
         return self._moved(HoldState.HELD, HoldState.LEAVING)
 
-    def remaining(self) -> EntryOwnership:
+    def held_again(self) -> EntryOwnership:
         """Note that it was not given back with that write."""
         return self._moved(HoldState.LEAVING, HoldState.HELD)
 

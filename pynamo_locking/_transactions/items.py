@@ -323,7 +323,7 @@ class HeldLocks:
             yield last
         finally:
             for held in elsewhere:
-                held.note(EntryOwnership.remaining)
+                held.note(EntryOwnership.held_again)
 
     def give_back(self) -> None:
         """Release what is held after the end of the transaction. Errors are logged: its outcome depends on none."""

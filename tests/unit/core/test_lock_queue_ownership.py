@@ -109,7 +109,7 @@ BECOMES = {
     EntryOwnership.kept: {S.HELD: S.KEPT},
     EntryOwnership.claimed: {S.KEPT: S.HELD},
     EntryOwnership.leaving: {S.HELD: S.LEAVING},
-    EntryOwnership.remaining: {S.LEAVING: S.HELD},
+    EntryOwnership.held_again: {S.LEAVING: S.HELD},
     EntryOwnership.downgrading: {S.HELD: S.DOWNGRADING},
     EntryOwnership.downgraded: {S.DOWNGRADING: S.HELD},
 }
