@@ -35,7 +35,7 @@ from tests.support.workers import PATIENCE, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking import Lock, LockSettings
+    from pynamo_locking import LockSettings
     from pynamo_locking_testing import VirtualClock
     from tests.engines.engine import Engine
     from tests.support.wire import Body, Requests
@@ -73,6 +73,16 @@ def change(tx: Transaction, *names: str, model: Any = Purse) -> None:
     for name in names:
         tx.touch(tx.get(model, name, for_update=True))
 
+
+def is_waiting(settings: LockSettings) -> bool:
+    """Tell whether a second caller waits for the lock of the first item: in the queue, or in line in this process."""
+    if settings is APART:
+        return len(entries("p0")) == 2
+    queue = local_queue.local_queues.get(Purse.locked("p0")._handle.target.row.identity)
+    return queue is not None and len(queue.waiting) == 1
+
+
+WAITING = pytest.mark.parametrize("settings", [APART, QUICK], ids=["apart", "in-one-entry"])
 
 # What it costs
 
@@ -214,7 +224,10 @@ def test_one_of_two_is_needed_outside(cheap: Engine) -> None:
     assert entries("p1") == []
 
 
-async def test_a_task_that_acquires_the_lock_during_the_commit_waits_for_its_turn(cheap: Engine) -> None:
+@WAITING
+async def test_a_task_that_acquires_the_lock_during_the_commit_waits_for_its_turn(
+    cheap: Engine, settings: LockSettings
+) -> None:
     """It has read the item with the lock, and another task commits: that ends what it holds by the transaction."""
     commits, is_inside = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -225,13 +238,13 @@ async def test_a_task_that_acquires_the_lock_during_the_commit_waits_for_its_tur
             await tx.touch(await tx.get(Purse, name, for_update=True))
         is_inside.set()
         await commits.wait()
-        async with Purse.locked("p0", owner="block", settings=APART) as lock:
+        async with Purse.locked("p0", owner="block", settings=settings) as lock:
             seen.append((entries("p0"), lock.is_held))
             (await lock.aitem()).touch()
 
     def let_it_acquire() -> None:
         loop.call_soon_threadsafe(commits.set)
-        until(lambda: len(Purse.lock_state("p0").entries) == 2, "the new entry of the task")
+        until(lambda: is_waiting(settings), "the task")
 
     async with atransaction() as tx:
         task = asyncio.create_task(read_and_go_on(tx))
@@ -405,7 +418,7 @@ def test_an_instance_that_cannot_take_the_news(cheap: Engine, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("names", [["p0"], ["p0", "p1"]])
-@pytest.mark.parametrize("settings", [APART, QUICK], ids=["apart", "in-one-entry"])
+@WAITING
 def test_the_next_caller_of_this_process_is_woken(cheap: Engine, names: list[str], settings: LockSettings) -> None:
     """As after a release: it does not wait until it would look, and sees what was committed."""
     lazy = replace(settings, min_poll_interval=50, poll_interval=50, max_poll_interval=50, lease=1000)
@@ -413,15 +426,10 @@ def test_the_next_caller_of_this_process_is_woken(cheap: Engine, names: list[str
     change(tx, *names)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(next_one, settings=lazy)
-        until(lambda: len(entries("p0")) == 2 if settings is APART else is_in_line(Purse.locked("p0")), "a waiter")
+        until(lambda: is_waiting(settings), "a waiter")
         tx.commit()
         assert future.result(PATIENCE) == (["next"], 2)
     assert entries("p0", "p1") == []
-
-
-def is_in_line(lock: Lock[Any]) -> bool:
-    queue = local_queue.local_queues.get(lock._handle.target.row.identity)
-    return queue is not None and len(queue.waiting) == 1
 
 
 @pytest.mark.parametrize(("names", "units"), [(["p0"], [1]), (["p0", "p1"], [None, None])])
