@@ -210,7 +210,8 @@ class Released(LockEvent):
             `Lock.detach`.
         is_confirmed: whether DynamoDB confirmed it. If not, waiters may have to wait until the lease ends.
         is_detached: whether it was detached (`Lock.detach`), so that whoever has its token holds it.
-        consumed_units: as in `Attempt`; of the write of the item if that released the lock.
+        consumed_units: as in `Attempt`; of the write of the item if that released the lock. None if the commit of
+            several items did, since `TransactionCommitted` has it.
     """
 
     held_ms: float | None

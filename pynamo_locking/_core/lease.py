@@ -124,8 +124,9 @@ class LockSettings:
             that are ahead of it. With 1 callers share no entry. 32.
         local_wakeups: whether a process may wake a waiter on the same machine, of the same user, as soon as its turn
             comes, by a socket in the directory for temporary files. Not on Windows. The wake-up brings the item, so the
-            waiter needs no read. It polls as well, in case a wake-up is lost: while all callers ahead of it can wake
-            it, and for a lock in the item, after `poll_interval` for each of them.
+            waiter needs no read, unless a native transaction has released the lock. It polls as well, in case a wake-up
+            is lost: while all callers ahead of it can wake it, and for a lock in the item, after `poll_interval` for
+            each of them.
         request_timeout: the time limit to connect, and again to receive the response, for each request of the lock. A
             lease must be at least six times as long, so that two renewals can fail before it ends. 1 s.
 

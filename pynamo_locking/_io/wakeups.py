@@ -6,7 +6,8 @@ socket is the part of an entry's id that all entries of the process have, so an 
 A wake-up carries the id of an entry and the item as the release has left it, so the waiter needs no read. A late one
 does no harm: entries ahead can leave and never arrive, so an old item that shows the waiter first is proof. The item
 counts only for the lock that the wake-up names, by endpoint, table and key. A wake-up without it, since it is not known
-or too large, lets the waiter poll at once. After a lost one the waiter polls as planned.
+or too large, lets the waiter poll at once. One that names only the lock does so for whoever may be next there. After a
+lost one the waiter polls as planned.
 
 Rejected: the id alone, after which each waiter reads the item between a release and its turn.
 """
@@ -171,6 +172,12 @@ def send_wakeup(entry_ids: Iterable[str], row: LockRow | None = None, image: Ima
                 _send(process_of(entry_id), entry_id.encode(), item)
 
 
+def call_next(row: LockRow) -> None:
+    """Wake who may be next for that lock in other processes of this machine, if nobody here knows who it is."""
+    for name in other_listeners():
+        _send(name, item=item_of(row, None))
+
+
 def _send(name: str, entry_id: bytes = b"", item: bytes = b"") -> None:
     """Send a wake-up to a process, or none; remove the socket of a process that has died."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -188,7 +195,7 @@ def _send(name: str, entry_id: bytes = b"", item: bytes = b"") -> None:
             sender.send(entry_id)
 
 
-def item_of(row: LockRow, image: Image) -> bytes:
+def item_of(row: LockRow, image: Image | None) -> bytes:
     """Return what follows the id of an entry in a wake-up: the lock, and its item."""
     return f"\n{json.dumps([repr(row.identity), image], default=encoded)}".encode()
 
@@ -197,8 +204,7 @@ def _item_in(message: bytes) -> tuple[str, Image | None]:
     """Return the lock and the item that a wake-up carries; nothing if it carries none."""
     with suppress(ValueError, TypeError):
         lock, image = json.loads(message)
-        if isinstance(image, dict):
-            return str(lock), decoded(image, message)
+        return str(lock), decoded(image, message) if isinstance(image, dict) else None
     return "", None
 
 
@@ -332,8 +338,14 @@ def listen(entry_id: str) -> None:
 
 
 def wake(message: bytes) -> None:
-    """Wake the waiter that a wake-up names, if it is in this process."""
+    """Wake the waiter that a wake-up names, or who may be next for the lock that it names, if in this process."""
     entry_id, _, rest = message.partition(b"\n")
+    if not entry_id:
+        lock, _ = _item_in(rest)
+        with _mutex:
+            named = next((tuple(boxes) for row, boxes in _mailboxes.items() if repr(row) == lock), ())
+        _wake_first(named, None)
+        return
     with _mutex:
         boxes = [(row, box) for row, boxes in _mailboxes.items() for box in boxes if box.entry_id.encode() == entry_id]
     for row, box in boxes:

@@ -497,12 +497,15 @@ def next_write(held: HeldEntry) -> int:
 
 
 def note_left(held: HeldEntry, image: Image | None) -> None:
-    """Note that a write removed our entry, and wake waiters. A transaction returns no image: then those we know of."""
+    """Note that a write removed our entry, and wake waiters. A transaction returns no image that shows who is next."""
     local_queue.let_next_lead(held.caller, image)
     held.ended()
     wakeups.tell_waiters(held.row, image)
-    if image is None and held.behind and held.entry.callers == 1:  # else the next caller is in this process
-        wakeups.send_wakeup(held.behind)
+    if image is None and held.entry.callers == 1:  # else the next caller is in this process
+        if held.behind:
+            wakeups.send_wakeup(held.behind)
+        else:
+            wakeups.call_next(held.row)
 
 
 def renew(held: HeldEntry) -> None:

@@ -48,6 +48,7 @@ from pynamo_locking._core.transactions import (
     row_of_participants,
 )
 from pynamo_locking._core.values import item_size
+from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io import batch_requests, lock_record, runtime, transaction_record, write_intents
 from pynamo_locking._io.batch_requests import transact_get
 from pynamo_locking._io.client import Unavailable, persistently
@@ -86,7 +87,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pynamodb.connection import Connection
 
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._items.keys import ItemKey
+    from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.options import TransactionOptions
 
@@ -511,9 +513,12 @@ class CommitRun:
 
     Attributes:
         items: what it writes and checks.
+        last_under: the held entries that nobody needs afterwards: unless the commit is long, its writes remove them.
         path: the name of its path; empty until `send`.
         note: updates the instances after it was sent. This may call methods of the caller's models, which may raise.
     """
+
+    last_under: Collection[HeldEntry] = ()
 
     def __init__(self, items: Sequence[TransactionItem], options: TransactionOptions) -> None:
         used = [item for item in items if item.plan.write is not None or item.is_read]
@@ -645,6 +650,8 @@ class CommitRun:
         [item] = self.items
         writer, sent = item.plan.writer, item.final()
         assert writer is not None  # noqa: S101 - it has a write
+        if writer.held in self.last_under and sent.kind is EntryEffect.KEEP:
+            sent = sent.but(kind=EntryEffect.FINISH)
         self.note = partial(writer.note_applied, sent, writer.send_only(sent))
 
     def _write_together(self) -> None:
@@ -657,7 +664,8 @@ class CommitRun:
             raise
 
     def _assembled(self) -> TransactionActions:
-        assembly = TransactionActions(self._native_connection(), self.options.id, resolver=self._resolver)
+        connection = self._native_connection()
+        assembly = TransactionActions(connection, self.options.id, self.last_under, resolver=self._resolver)
         for i, item in enumerate(self.items):
             assemble(assembly, i, item)
         return assembly

@@ -341,9 +341,9 @@ class Transaction:
             LockTimeout: the range locks were not free in time.
             ConfigurationError: the model has no intervals; or as there.
 
-        Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
-        said there of `pessimistic`. In the commit 1 action for each row and each hash key. With an `idempotency_key` 2
-        reads before an `OverlapError`.
+        Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and with
+        `pessimistic` 1 write, 2 in a transaction of more than 100 actions. In the commit 1 action for each row and each
+        hash key. With an `idempotency_key` 2 reads before an `OverlapError`.
         """
         self._place(lambda: inserted(self, model, new_rows), pessimistic=pessimistic)
 
@@ -456,7 +456,8 @@ class Transaction:
             self._items.guards.name_items(lambda: self._committing().direct())
             self._commit = self._committing()
             member = self._items.member
-            return self._commit.run() if member is None else member.commit(self._commit)
+            with self._items.locks.leaving() as self._commit.last_under:
+                return self._commit.run() if member is None else member.commit(self._commit)
         except NotUnique as error:
             if self._commit is None or self._commit.path == CommitPath.LONG:  # a native one names all that is refused
                 self._check_relied_on(error)
@@ -689,9 +690,9 @@ class Transaction:
             ValueError: the item is of another class, by its discriminator: as PynamoDB's `Model.get`.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; if the
-        lock is in the item, the first one replaces the read. Of an absent item with a `LockAttribute` 2 refused writes
-        more.
+        an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, which replaces the read if
+        the lock is in the item; and 1 to leave it, unless a commit of up to 100 actions writes the item. Of an absent
+        item with a `LockAttribute` 2 refused writes more, and always 1 to leave.
         """
         wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
         [found] = self._read(model, [(hash_key, range_key)], wanted)

@@ -9,7 +9,8 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import EntryOwnership
-from pynamo_locking._io import protocol
+from pynamo_locking._core.write_outcome import EntryEffect
+from pynamo_locking._io import event_stream, protocol
 from pynamo_locking._items import versions
 from pynamo_locking._locks import context, held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
@@ -20,7 +21,7 @@ from pynamo_locking._writes.write import DELETE, SAVE, UPDATE
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pynamodb.connection import Connection
 
@@ -39,16 +40,22 @@ class TransactionActions(Work):
         entries: the held entries in lock rows that the transaction must also check.
         foreign_checks: of locks that are not held and must not be in the way, by the identity of their row.
         deleted_locks: the held entries in embedded locks of deleted items, which DynamoDB deletes with them.
+        removed: the other held entries that the writes which name them also remove.
     """
 
-    def __init__(self, connection: Connection, token: str, **options: Any) -> None:
+    def __init__(
+        self, connection: Connection, token: str, last_under: Collection[HeldEntry] = (), **options: Any
+    ) -> None:
+        """Make an empty one; nobody needs the entries of `last_under` after it."""
         super().__init__(connection, token=token, **options)
+        self._last_under = last_under
         self.by_key: dict[Any, RowWrite] = {}
         self.entries: list[HeldEntry] = []
         self.foreign_checks: dict[Any, ForeignLockCheck] = {}
         self._writers: dict[Any, Writer] = {}
         self._written_items: dict[HeldEntry, bool] = {}  # items locked in another row; whether they are deleted
         self.deleted_locks: list[HeldEntry] = []
+        self.removed: list[HeldEntry] = []
 
     def add_write(self, key: Any, writer: Writer, write: Write) -> None:
         """Add the write of an item, with the check of its lock if this context holds it."""
@@ -98,10 +105,15 @@ class TransactionActions(Work):
         named = {*self.entries, *(held for _, held in embedded)}
         with contextlib.ExitStack() as writing:
             numbers = {held: writing.enter_context(held.writing()) for held in context.in_order(named)}
-            held_rows = [RowWrite(None, held.row, check=Check(held, numbers[held])) for held in self.entries]
+            self.removed = [held for held in numbers if held in self._last_under and held not in self.deleted_locks]
+            for held in self.removed:
+                writing.enter_context(held.removing())
+            kinds = dict.fromkeys(numbers, EntryEffect.KEEP) | dict.fromkeys(self.removed, EntryEffect.FINISH)
+            checks = {held: Check(held, number, kinds[held]) for held, number in numbers.items()}
+            held_rows = [RowWrite(None, held.row, check=checks[held]) for held in self.entries]
             values = self._rows_of_values()
             for row, held in embedded:
-                row.renumber(numbers[held])
+                row.recheck(checks[held])
             yield [*held_rows, *self.foreign_checks.values(), *values]
 
     @property
@@ -158,13 +170,14 @@ class TransactionActions(Work):
             held.note(EntryOwnership.deleting, expected=False)
 
     def note_commit(self) -> None:
-        """Update the instances, and note deleted items, which `edit` must not save again."""
+        """Note the entries that are gone; update the instances, and note deleted items, which `edit` must not save."""
+        with event_stream.scope(keeps=False):  # what the commit has consumed is reported with the commit, once
+            for held in (*self.deleted_locks, *self.removed):
+                held_lock.note_left(held, None)
         for key in self._writers:
             note_applied(self.by_key[key].write)
         for held, is_deleted in self._written_items.items():
             held.item.is_deleted = is_deleted
-        for held in self.deleted_locks:
-            held_lock.note_left(held, None)
 
 
 def note_applied(write: Write | None) -> None:

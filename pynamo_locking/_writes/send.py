@@ -153,11 +153,9 @@ class RowWrite:
         row = self.check.held.row
         return {"Update": {"TableName": row.table, "Key": row.key, **protocol.alone(*self._filled)}}
 
-    def renumber(self, number: int) -> None:
-        """Give the write its number under the held entry; keep its key, which the caller may have changed since."""
-        assert self.check is not None  # noqa: S101 - it is under one
-        self.check = Check(self.check.held, number)
-        self._filled = self.check.clause()
+    def recheck(self, check: Check) -> None:
+        """Give the write its final check of the held entry; keep its key, which the caller may have changed since."""
+        self.check, self._filled = check, check.clause()
         [before], request = self.request.values(), self.made()
         for kwargs in request.values():
             kwargs.update({part: before[part] for part in ("Key", "Item") if part in kwargs})
@@ -648,9 +646,9 @@ def send_item(
 ) -> dict[str, Any]:
     """Write one item, under the entries that are held here: in its embedded lock, or in separate rows.
 
-    The last write of an `edit` removes the first of them. If the entries in an embedded lock that is not held here are
-    dead by their stored end of lease, they are evicted first. So a crashed holder does not block writers until a waiter
-    evicts it.
+    The last write of an `edit`, and the commit of one item, remove the first of them. If the entries in an embedded
+    lock that is not held here are dead by their stored end of lease, they are evicted first. So a crashed holder does
+    not block writers until a waiter evicts it.
 
     Raises:
         LockLost: an entry is gone and nothing was written.

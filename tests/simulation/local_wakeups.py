@@ -38,12 +38,22 @@ class LocalWakeups:
         is_lost, is_forged = ((False, False), (True, False), (False, True))[self._choices.pick(3, "wake-up")]
         woken = set() if is_lost else set(entry_ids)
         item = b"" if is_forged or row is None or image is None else wakeups.item_of(row, image)
+        for process in self._others():
+            waiting = {box.entry_id for boxes in process.own.get("mailboxes", {}).values() for box in boxes}
+            for entry_id in sorted(waiting if is_forged else waiting & woken):
+                self._throw(process, entry_id.encode() + item)
+
+    def call_next(self, row: LockRow) -> None:
+        """Wake who may be next for a lock in other processes, or nobody."""
+        if self._choices.pick(2, "wake-up"):
+            return
+        for process in self._others():
+            self._throw(process, wakeups.item_of(row, None))
+
+    def _others(self) -> list[Process]:
         actor = self._scheduler.current
-        for process in self.processes:
-            if actor is None or process is not actor.process:
-                waiting = {box.entry_id for boxes in process.own.get("mailboxes", {}).values() for box in boxes}
-                for entry_id in sorted(waiting if is_forged else waiting & woken):
-                    self._count += 1
-                    self._scheduler.spawn(
-                        process, f"wakeup-{self._count}", partial(wakeups.wake, entry_id.encode() + item)
-                    )
+        return [process for process in self.processes if actor is None or process is not actor.process]
+
+    def _throw(self, process: Process, message: bytes) -> None:
+        self._count += 1
+        self._scheduler.spawn(process, f"wakeup-{self._count}", partial(wakeups.wake, message))

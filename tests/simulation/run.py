@@ -250,7 +250,7 @@ def _limits_of(world: SimulatedRuntime, workload: Workload, plan: Plan, local: L
     ]
     if plan.has_wakeups:
         more += [(wakeups, "send_wakeup", local.send), (wakeups, "other_listeners", local.neighbours)]
-        more += [(wakeups, "are_listening", lambda _: True)]
+        more += [(wakeups, "call_next", local.call_next), (wakeups, "are_listening", lambda _: True)]
     if workload.most_actions is not None:
         more += [(dynamodb, "MOST_ACTIONS", workload.most_actions)]
     if workload.refusals is not None:

@@ -37,6 +37,7 @@ from tests.support.interval_models import (
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import make_long_from, rows_of
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -513,6 +514,19 @@ def test_range_locks_are_held_until_the_end(in_memory):
     with held_elsewhere(Slot.locked_range("d", 35, 36)), pytest.raises(LockTimeout), transaction(wait=0.05) as tx:
         tx.move(row, 30, 40, pessimistic=True)
     assert (row.begin, stored_slots()) == (10, [(10, 20)])
+
+
+@pytest.mark.parametrize(("again", "requests"), [(False, 1), (True, 2)])
+def test_a_range_lock_is_given_back_by_the_commit(in_memory, again, requests):
+    """One entry guards several rows. If the transaction has acquired it twice, it is released after the commit."""
+    Slot.intervals.insert_disjoint(slots((90, 99)), pessimistic=True)
+    with on("UpdateItem").watch() as updates, transaction() as tx:
+        tx.insert_disjoint(Slot, slots((10, 20), (30, 40), (50, 60)), pessimistic=True)
+        if again:
+            tx.insert_disjoint(Slot, slots((20, 30)), pessimistic=True)
+    assert len(updates.bodies) == requests
+    with Slot.locked_range("d", 0, 100, wait=0):
+        assert len(stored_slots()) == 4 + again
 
 
 # Tasks

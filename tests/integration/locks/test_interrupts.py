@@ -242,6 +242,13 @@ def committed_by_its_block(begun: list[Transaction]) -> None:
         tx.save(item)
 
 
+def committed_together(begun: list[Transaction]) -> None:
+    with transaction() as tx:
+        begun.append(tx)
+        tx.touch(tx.get(workers.Versioned, "a", for_update=True))
+        tx.touch(tx.get(workers.Versioned, "b", for_update=True))
+
+
 def committed_in_its_block(begun: list[Transaction]) -> None:
     with Transaction() as tx:
         begun.append(tx)
@@ -258,12 +265,15 @@ def rolled_back_by_hand(begun: list[Transaction]) -> None:
         tx.rollback()
 
 
-@pytest.mark.parametrize("run", [committed_by_its_block, committed_in_its_block, rolled_back_by_hand])
+@pytest.mark.parametrize(
+    "run", [committed_by_its_block, committed_together, committed_in_its_block, rolled_back_by_hand]
+)
 def test_an_interrupted_transaction_leaves_no_entry(models, run):
     """Wherever the interrupt comes, and although the transaction is still referenced: nothing renews its lock."""
     begun: list[Transaction] = []
     let_be = LET_BE | ({"rollback"} if run is rolled_back_by_hand else set())  # as `release` above
-    assert each_place(lambda: run(begun), none_left((workers.Versioned, "a")), let_be)
+    workers.Versioned("b").save()
+    assert each_place(lambda: run(begun), none_left((workers.Versioned, "a"), (workers.Versioned, "b")), let_be)
 
 
 def test_a_second_interrupt_does_not_stop_the_removal(models, monkeypatch):

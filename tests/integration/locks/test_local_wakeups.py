@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockSettings
+from pynamo_locking.transactions import Transaction
 from tests.support import runtime
 from tests.support.local_wakeups import names, own_wakeups, throw
 from tests.support.wire import count_requests, intercepted
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Remote, crew, steps_of, until, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Remote, Versioned, crew, steps_of, until, until_queued
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +83,37 @@ def test_processes_hand_over_by_bells_alone(dynoxide, folder):
         third.call("leave", "a")
         child.result()
         assert len(names(folder)) == 3  # of both, and of the child
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_commit_wakes_the_waiter_of_another_process(dynoxide, folder, is_known):
+    """A native transaction shows no image. The waiter may have come after the grant, so that nobody knows of it."""
+    dynoxide.bind(Versioned)
+    for name in "ab":
+        Versioned(name).save()
+    with crew(dynoxide, 2, Versioned) as (before, waiter), ThreadPoolExecutor(1) as pool:
+        # The pool has one thread, whose context holds the locks.
+        if is_known:
+            before.call("enter", Versioned, "a", settings=LAZY)
+            begun = pool.submit(committing)
+            until_queued(Versioned, "a", 2)
+            wait_lazily(waiter, folder, Versioned, "a", 3)
+            before.call("leave", "a")
+            tx = begun.result()
+        else:
+            tx = pool.submit(committing).result()
+            wait_lazily(waiter, folder, Versioned, "a", 2)
+        pool.submit(tx.commit).result()
+        waiter.result()
+        waiter.call("leave", "a")
+
+
+def committing() -> Transaction:
+    """Return a transaction that has locked and changed two items."""
+    tx = Transaction()
+    for name in "ab":
+        tx.touch(tx.get(Versioned, name, for_update=True))
+    return tx
 
 
 def waiter(model: Any, settings: LockSettings, *, is_task: bool) -> int:

@@ -745,7 +745,7 @@ def test_the_grant_of_a_lock_brings_the_item(concurrent_engine: Engine, is_toget
         for item in items:
             item.balance += 1
             tx.save(item)
-    assert dict(requests.by_operation) == {"UpdateItem": 4, "TransactWriteItems": 1}
+    assert dict(requests.by_operation) == {"UpdateItem": 2, "TransactWriteItems": 1}
 
 
 def test_a_lock_that_was_held_before_brings_nothing(memory: Engine) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from pynamo_locking import TransactWrite
+from pynamo_locking import TransactWrite, transaction
 from pynamo_locking.exceptions import StaleVersion
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere
@@ -20,7 +20,14 @@ def _tables(memory):
     Account("unlocked").save()
     Device("d").save()
     Document("f", 1).save()
-    for lock in (Account.locked("a"), Device.locked("d"), Document.locked("f", 1), Locks.locked("n")):
+    Document("f", 2).save()
+    for lock in (
+        Account.locked("a"),
+        Device.locked("d"),
+        Document.locked("f", 1),
+        Document.locked("f", 2),
+        Locks.locked("n"),
+    ):
         with lock:
             pass
 
@@ -44,6 +51,13 @@ def locked_save():
     with Account.locked("a") as lock:
         lock.item.balance += 1
         lock.item.save()
+
+
+def change_in_turn(*numbers):
+    with transaction() as tx:
+        for document in tx.get_all(Document, [("f", number) for number in numbers], for_update=True):
+            document.body = "new"
+            tx.save(document)
 
 
 def refused(held):
@@ -70,6 +84,8 @@ COSTS = {
     "a save outside, the lock in its own row": (lambda items: items[1].save(), {"PutItem": 1}),
     "a delete outside, the lock in its own row": (lambda items: items[1].delete(), {"DeleteItem": 1}),
     "looking at a lock": (lambda _: Account.lock_state("a"), {"GetItem": 1}),
+    "for_update of an item": (lambda _: change_in_turn(1), {"UpdateItem": 2}),
+    "for_update of two items": (lambda _: change_in_turn(1, 2), {"UpdateItem": 2, "TransactWriteItems": 1}),
     "a touch": (lambda items: items[2].touch(), {"UpdateItem": 1}),
 }
 

@@ -22,6 +22,7 @@ _RESURRECTION = Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
 _SUSPENDED = Search(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=400)
 _READS = Plan("locked reads", parties=3, processes=3)
+_WRITES = Plan("locked writes", parties=3, processes=3)
 _PAUSED_READS = _READS.but(rounds=2, faults={Fault.PAUSE_BEFORE: 1})
 
 _BEGIN: Final = "            self._lease.begin()\n"
@@ -204,4 +205,22 @@ LOCKED_READS: Final = (
     ),
 )
 
-BUGS: Final = (*RULES, *LEFT, *LOCKED_READS)
+LOCKED_WRITES: Final = (
+    bug(
+        "the commit gives back an outer lock: A block that goes on to write loses its entry to a transaction inside.",
+        Search(_WRITES, "Fence", "NothingLost"),
+        Change("_transactions/items.py", "if held.depth == 1:", "if held.depth:"),
+    ),
+    bug(
+        "a refused commit has given back: Nothing was written, and the entries that it names stay in the queues.",
+        Search(_WRITES, "KeptPlace", "Quiet"),
+        Change(
+            "_writes/native_transaction.py",
+            "        for held in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:",
+            "        for held in self.removed:\n            held.ended()\n"
+            "        for held in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:",
+        ),
+    ),
+)
+
+BUGS: Final = (*RULES, *LEFT, *LOCKED_READS, *LOCKED_WRITES)

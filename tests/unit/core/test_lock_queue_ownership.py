@@ -77,7 +77,7 @@ def test_what_is_known_after_a_refusal(name: str, is_removal: bool) -> None:
 
 
 S = HoldState
-IN_USE = {S.HELD, S.KEPT, S.DOWNGRADING}
+IN_USE = {S.HELD, S.KEPT, S.DOWNGRADING, S.LEAVING}
 
 
 @pytest.mark.parametrize("known", STATES, ids=str)
@@ -104,10 +104,12 @@ def test_each_fact_changes_what_it_is_about(known: EntryOwnership) -> None:
 #: What each verb makes of each state; the others stay as they are. What is over stays over: the first end counts.
 BECOMES = {
     EntryOwnership.ended: dict.fromkeys(IN_USE, S.ENDED),
-    EntryOwnership.orphaned: {S.HELD: S.ORPHANED, S.KEPT: S.LEFT, S.DOWNGRADING: S.ORPHANED},
+    EntryOwnership.orphaned: {**dict.fromkeys(IN_USE, S.ORPHANED), S.KEPT: S.LEFT},
     EntryOwnership.detached: dict.fromkeys(IN_USE, S.DETACHED),
     EntryOwnership.kept: {S.HELD: S.KEPT},
     EntryOwnership.claimed: {S.KEPT: S.HELD},
+    EntryOwnership.leaving: {S.HELD: S.LEAVING},
+    EntryOwnership.held_again: {S.LEAVING: S.HELD},
     EntryOwnership.downgrading: {S.HELD: S.DOWNGRADING},
     EntryOwnership.downgraded: {S.DOWNGRADING: S.HELD},
 }

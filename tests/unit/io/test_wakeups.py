@@ -293,6 +293,21 @@ def test_a_wakeup_that_cannot_be_read_lets_the_waiter_poll(rest: bytes) -> None:
     assert woken("a-1", b"1234-1" + rest) == (None, True)
 
 
+def test_a_call_wakes_who_may_be_next(folder: Path) -> None:
+    """The first in line for that lock, and one that has no ticket yet: they look, as nobody knows who is next."""
+    first, second, new, other = (opened(row(key)) for key in ("a-1", "a-1", "a-1", "a-2"))
+    for waiter, ticket in ((second, 8), (first, 7), (other, 7)):
+        waiter.ticket, waiter.entry_id = ticket, "1234-1"
+    with another(folder, "1234") as you:
+        wakeups.call_next(row("a-1"))
+        wakeups.wake(you.recv(2**16))
+        assert is_silent(you)
+    assert [waiter._must_read for waiter in (first, second, new, other)] == [True, False, True, False]
+    assert first.wait(0) is None
+    for key, waiter in (("a-1", first), ("a-1", second), ("a-1", new), ("a-2", other)):
+        wakeups.close_mailbox(row(key), waiter)
+
+
 def image(*claims: LockMode) -> dict[str, Any]:
     """An item whose lock has these claims, each under the next ticket; the last one comes first in the map."""
     stored = [lock_record.new_entry("owner", claim, 60, 0, ticket=99 + i) for i, claim in enumerate(claims)]
