@@ -404,11 +404,11 @@ class RetryLoop(Attempts):
         if is_committed(self.begun) or not is_worth:
             return None
         if self._number == self._most:
-            gave_up(error, "transactional()", self._most)
+            gave_up(error, "transactional()", f"after attempt {self._most} of {self._most}")
             return None
         hopeless = self._stale_again(error)
         if hopeless is not None:
-            gave_up(error, "transactional()", self._most, self._number, f"{hopeless}. ")
+            gave_up(error, "transactional()", f"after attempt {self._number} of {self._most}: {hopeless}")
             return None
         self._number += 1
         if self._caller_locks():

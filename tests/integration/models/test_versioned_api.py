@@ -241,13 +241,13 @@ def test_modify_refuses_what_cannot_work_before_it_sends_anything(memory):
 
 
 def test_modify_of_an_item_that_another_party_has_locked(cheap, world):
-    """It tries again as for a conflict, reading each time, and gives up with ItemLocked."""
+    """With wait=0 it does not wait."""
     cheap.bind(Ledger)
     Ledger("a").save()
     with held_elsewhere(Ledger.locked("a", owner="other", heartbeat=False)):
-        with count_requests() as counted, pytest.raises(ItemLocked) as caught:
-            Ledger.modify("a", add_one, attempts=3)
-        assert counted.by_operation == {"GetItem": 3, "UpdateItem": 3}
+        with count_requests() as counted, pytest.raises(ItemLocked, match="when its `wait` was over") as caught:
+            Ledger.modify("a", add_one, wait=0)
+        assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
     assert caught.value.holder == "other"
     assert Ledger.modify("a", add_one).n == 1
 
