@@ -1540,13 +1540,18 @@ def test_one_that_had_to_go_alone_combines_again_in_its_next_attempt(two):
     def grow(tx: Transaction) -> None:
         tx.update(tx.get(Purse, "p0"), [Purse.note.set("x" * 410_000)])
 
-    def change() -> None:
-        Purse("p1").update([Purse.balance.add(1000)], add_version_condition=False)
+    def take(tx: Transaction) -> int:
+        tx.update(tx.get(Plain, "x"), [Plain.value.add(1)])
+        return move(10)(tx)
+
+    def change() -> None:  # of what has no lock, which the next attempt would hold
+        Plain("x").update([Plain.value.add(1000)], add_version_condition=False)
 
     def another() -> None:
         others.append(pool.submit(combined, move(1)))
         until_joined(1)
 
+    Plain("x").save()
     others, commit = list[Any](), "TransactWriteItems"
     with (
         ThreadPoolExecutor(1) as pool,
@@ -1554,10 +1559,11 @@ def test_one_that_had_to_go_alone_combines_again_in_its_next_attempt(two):
         on(commit, nth=4).before(another),
         without_pauses(),
     ):
-        first, refused = together(move(10), grow)
+        first, refused = together(take, grow)
         assert others[0].result(60) == 90
     assert first == 100
     assert isinstance(refused, Exception)
+    assert Plain.get("x").value == 1001
 
 
 @pytest.mark.parametrize("combine", [True, False])
@@ -1665,7 +1671,8 @@ def test_tasks(two):
 
 def test_concurrent_write_of_another_process(two):
     """A refusal of one alone counts as an attempt, as without combine."""
-    with concurrent_write(Purse, "p0", times=2), pytest.raises(StaleVersion, match="attempt 2 of 2"), without_pauses():
-        combined(move(10), attempts=2)
+    Plain("x").save()
+    with concurrent_write(Plain, "x", times=2), pytest.raises(StaleVersion, match="attempt 2 of 2"), without_pauses():
+        combined(lambda tx: tx.touch(tx.get(Plain, "x")), attempts=2)
     with concurrent_write(Purse, "p0"), without_pauses():
         assert combined(move(10), attempts=2) == 100
