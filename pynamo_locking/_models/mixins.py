@@ -23,7 +23,6 @@ from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._locks.tokens import Token
-from pynamo_locking._models.attributes import has_own
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.edit import Edit, retry_lock
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
@@ -147,7 +146,7 @@ class VersionedMixin(GuardedMixin):
 
         Without a `LockAttribute` the second attempt changes the item that came with the refusal, and later ones read
         again. So do those of a caller that holds a lock, since the order could be another one; of one that blocks an
-        event loop; of a model that overrides `save`; of an item that is absent; and after `wait`.
+        event loop; of a model that overrides `save` or has intervals; of an item that is absent; and after `wait`.
 
         If the model has no range key, the function may be the second argument.
 
@@ -271,7 +270,8 @@ class VersionedMixin(GuardedMixin):
     @classmethod
     def _may_queue(cls, item: Self) -> bool:
         """Tell whether a retry may wait for the lock of its item, and save it with the release."""
-        can_edit = item._lock_attribute() is not None and not has_own(item, "save")
+        is_plain = getattr(item.save, "__func__", None) is GuardedMixin.save  # which another may not do alone
+        can_edit = is_plain and item._lock_attribute() is not None
         return can_edit and not holds_a_lock() and current_task() is None
 
     @classmethod

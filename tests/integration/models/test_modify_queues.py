@@ -12,6 +12,7 @@ import pytest
 
 from pynamo_locking.exceptions import Conflict, ItemLocked, ItemNotFound, LockLost, LockTimeout, StaleVersion
 from pynamo_locking_testing import VirtualClock
+from tests.support.interval_models import Lease, SlotLocks, SlotTransactions
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.wire import count_requests
@@ -98,6 +99,25 @@ def test_a_model_that_overrides_save_takes_no_lock() -> None:
     assert Own.saves == 2
     assert Own.get("a").n == 11
     assert Own.lock_state("a").entries == ()
+
+
+def test_an_interval_can_be_changed(cheap: Engine) -> None:
+    """Its save compares it with other rows, so the attempts take no lock."""
+    cheap.bind(Lease, SlotLocks, SlotTransactions)
+    Lease("o", "a", after="b").save()
+
+    def party() -> None:
+        Lease.get("o", "a", consistent_read=True).touch()
+
+    def extend(lease: Lease) -> None:
+        if not rivals:
+            rivals.append(1)
+            in_thread(party)
+        lease.after = "c"
+
+    rivals: list[int] = []
+    assert Lease.modify("o", "a", change=extend).after == "c"
+    assert Lease.get("o", "a").after == "c"
 
 
 def test_the_item_can_be_saved_again() -> None:
