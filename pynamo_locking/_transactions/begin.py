@@ -473,8 +473,10 @@ class RetryLoop(Attempts):
 
 def _is_locked_by_others(item: TransactionItem) -> bool:
     """Tell whether a transaction writes an item, and others were in the queue of its lock when it was read."""
-    writer, row = item.plan.writer, item.row
-    return writer is not None and writer.held is None and row is not None and bool(row.state(item.stored).entries)
+    writer = item.plan.writer
+    if writer is None or writer.held is not None or writer.row is None:
+        return False
+    return bool(writer.row.state(item.stored).entries)
 
 
 def is_kept_out(doubt: OutcomeUnknown) -> bool:
