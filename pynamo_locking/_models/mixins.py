@@ -140,13 +140,13 @@ class VersionedMixin(GuardedMixin):
 
             Account.modify("a-1", change=pay_in)
 
-        The second attempt of a model with a `LockAttribute` does what `edit` does: it acquires the lock of the item,
-        and reads under it. So callers of a hot item queue, first come, first served, and it is the last attempt. Its
-        lease is short, six times the ``request_timeout`` of the lock's settings.
+        If the model has a `LockAttribute`, the second attempt does what `edit` does: it acquires the lock of the item,
+        reads under it, and is the last one. So callers of a hot item queue, first come, first served; other writers get
+        ItemLocked meanwhile. The lease is short: six times the ``request_timeout`` of the lock's settings.
 
-        Without a `LockAttribute` the second attempt changes the item that came with the refusal, and later ones read
-        again. So do those of a caller that holds a lock, since the order could be another one; of one that blocks an
-        event loop; of a model that overrides `save` or has intervals; of an item that is absent; and after `wait`.
+        Else the second attempt changes the item that came with the refusal, and later ones read again. They do so as
+        well if the caller holds a lock, since the order could be another one, or blocks an event loop; if the model
+        overrides `save` or has intervals; if the item is absent; and after `wait`.
 
         If the model has no range key, the function may be the second argument.
 

@@ -224,7 +224,7 @@ def test_modify_with_a_range_key(cheap):
 
 
 def test_modify_refuses_what_cannot_work_before_it_sends_anything(memory):
-    """No version, no function, no attempts."""
+    """No version, no function, no attempts, no time."""
     memory.bind(Doc, Plain)
     with count_requests() as counted:
         with pytest.raises(ConfigurationError, match="has no version"):
@@ -235,6 +235,8 @@ def test_modify_refuses_what_cannot_work_before_it_sends_anything(memory):
         for attempts in (0, -1):
             with pytest.raises(ConfigurationError, match="at least one attempt"):
                 Doc.modify("a", add_one, attempts=attempts)
+        with pytest.raises(ConfigurationError, match="wait must not be negative"):
+            Doc.modify("a", add_one, wait=-1)
         with pytest.raises(ConfigurationError, match="has no version"):
             Plain("a").touch()
     assert counted.total == 0
