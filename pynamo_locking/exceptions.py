@@ -33,7 +33,7 @@ All of them pickle.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import Self
 
@@ -401,9 +401,13 @@ def add_context(error: BaseException, failure: BaseException) -> None:
     error.__context__ = failure
 
 
-def gave_up(error: Any, what: str, attempts: int, attempt: int | None = None, why: str = "") -> None:
-    """Add the number of attempts to the message of the last error, and why it was not the last one that was allowed."""
-    message = f"{what} gave up after attempt {attempts if attempt is None else attempt} of {attempts}: {why}{error}"
+#: Why a call ends that has waited for a lock.
+WAIT_IS_OVER: Final = "when its `wait` was over (pass a longer one)"
+
+
+def gave_up(error: Any, what: str, why: str) -> None:
+    """Say in the message of the last error why there is no further attempt."""
+    message = f"{what} gave up {why}: {error}"
     error.args = (message,)
     if hasattr(error, "msg"):  # PynamoDB's errors show their message there as well
         error.msg = message

@@ -188,9 +188,14 @@ class LockSettings:
         return 2 * self.request_timeout
 
 
+def shortest_lease(settings: LockSettings) -> float:
+    """Return the shortest lease in which two renewals can fail."""
+    return round(3 * settings.worst_request, 9)  # 3 * 0.4 is a little more than 1.2
+
+
 def check_lease(lease: float, settings: LockSettings) -> None:
     """Refuse a lease that could end while its own renewal is still under way."""
-    least = round(3 * settings.worst_request, 9)  # 3 * 0.4 is a little more than 1.2
+    least = shortest_lease(settings)
     if lease == math.inf:
         raise ConfigurationError("lease must be finite: a crashed process must let go some day.")
     if lease < least:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from typing_extensions import TypeVar
 
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import shortest_lease
 from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io.model_doors import lone_writer_of
 from pynamo_locking._locks.lock import handle_of, no_decorator
@@ -19,12 +20,20 @@ from pynamo_locking.exceptions import LockLost
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
     from pynamo_locking._locks.lock import Lock
 
 
 G = TypeVar("G", bound=GuardedMixin)
+
+
+def retry_lock(model: Any, key: tuple[Any, Any], lease: float = 0.0, **options: Any) -> Lock[Any]:
+    """Return the lock of an item for a retry. Its lease is short: if this process dies, all others wait for its end."""
+    shortest = shortest_lease(model.lock_settings())
+    lock: Lock[Any] = model.locked(*key, lease=max(lease, shortest), heartbeat=True, **options)
+    return lock
 
 
 class EditUndo:
@@ -39,10 +48,18 @@ class EditUndo:
 
 
 class Edit(Generic[G]):
-    """The context manager of `LockableModel.edit`, for ``with`` and for ``async with``."""
+    """The context manager of `LockableModel.edit`, for ``with`` and for ``async with``.
 
-    def __init__(self, lock: Lock[G]) -> None:
+    Args:
+        lock: of the item.
+        condition: must be true of the stored item when it is saved.
+        way: what the caller has called, for messages.
+    """
+
+    def __init__(self, lock: Lock[G], condition: Condition | None = None, way: str = "edit()") -> None:
         self.lock = lock
+        self._condition = condition
+        self._way = way
         self._handle = handle_of(lock)
         self._before: EditUndo | None = None
 
@@ -118,16 +135,16 @@ class Edit(Generic[G]):
             return
         kind = EntryEffect.FINISH if self._held.depth == 1 else EntryEffect.KEEP
         item = self._handle.current_item()
-        prepare_save(item, "edit()")
+        prepare_save(item, self._way)
         if key_values_of(item) != self._key:
             raise ConfigurationError(
-                f"the key of {item!r:.80} was changed in edit(), which has locked {self._key!r:.80}; nothing was saved."
-                f" An item keeps its key: save a new one, and delete this one."
+                f"the key of {item!r:.80} was changed in {self._way}, which has locked {self._key!r:.80}; nothing was "
+                f"saved. An item keeps its key: save a new one, and delete this one."
             )
         written = lone_writer_of(item)
         assert written is not None  # noqa: S101 - the lock is held
         try:
-            written.save(None, checks_version=True, kind=kind)
+            written.save(self._condition, checks_version=True, kind=kind)
         except LockLost:
             if not self._handle.item_is_deleted:
                 raise

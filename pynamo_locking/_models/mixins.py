@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pynamodb.attributes import TTLAttribute
 from pynamodb.exceptions import DoesNotExist
@@ -11,21 +12,24 @@ from pynamodb.models import Model
 from typing_extensions import Self, Unpack, override
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import backoff, is_count
+from pynamo_locking._core.lease import backoff, is_count, seconds
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
+from pynamo_locking._locks.acquire import current_task
+from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models.awaited import awaited_read, awaited_write
-from pynamo_locking._models.edit import Edit
+from pynamo_locking._models.edit import Edit, retry_lock
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
 from pynamo_locking._pynamodb import new_item
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
+    WAIT_IS_OVER,
     Conflict,
     ItemLocked,
     ItemNotFound,
@@ -125,8 +129,9 @@ class VersionedMixin(GuardedMixin):
         condition: Condition | None = None,
         create: bool = False,
         consistent_read: bool = True,
+        wait: Duration = 60.0,
     ) -> Self:
-        """Read an item, change it, save it; if another writer was faster, retry with the stored item (no lost update).
+        """Read an item, change it, save it; if another writer was faster, do it again (no lost update).
 
         Example::
 
@@ -135,6 +140,14 @@ class VersionedMixin(GuardedMixin):
 
             Account.modify("a-1", change=pay_in)
 
+        If the model has a `LockAttribute`, the second attempt does what `edit` does: it acquires the lock of the item,
+        reads under it, and is the last one. So callers of a hot item queue, first come, first served; other writers get
+        ItemLocked meanwhile. The lease is short: six times the ``request_timeout`` of the lock's settings.
+
+        Else the second attempt changes the item that came with the refusal, and later ones read again. They do so as
+        well if the caller holds a lock, since the order could be another one, or blocks an event loop; if the model
+        overrides `save` or has intervals; if the item is absent; and after `wait`.
+
         If the model has no range key, the function may be the second argument.
 
         Args:
@@ -142,41 +155,47 @@ class VersionedMixin(GuardedMixin):
             range_key: the item's range key, if the model has one.
             change: gets the item and changes it in place. It may be called `attempts` times, each time with a fresh
                 item. What it returns is ignored; if it raises, nothing is written.
-            attempts: the maximum number of attempts; 10 unless set. The first retry is immediate, with the item that
-                came with the refusal. Later retries wait with full jitter, up to 0.1 s, doubled each time, at most 2 s,
-                and read the item again.
+            attempts: the maximum number of attempts; 10 unless set. Without a lock there is a pause before the third
+                and later ones, with full jitter: up to 0.1 s, doubled each time, at most 2 s.
             condition: must be true of the stored item; if it is false, there is no retry.
             create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
+            wait: how long to wait for the lock, in seconds or as a timedelta, counted from the call. With 0 no lock is
+                acquired. 60 s.
 
         Returns:
             The item as it was saved.
 
         Raises:
             DoesNotExist: there is no such item, and `create` is False.
-            StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says so.
+            StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says why there was
+                no other one. ItemLocked ends the call when `wait` is over.
+            LockLost: the lock was lost before the item was saved. Nothing was written.
             Conflict: the condition was false.
             OutcomeUnknown: no response tells whether it was saved.
             ConfigurationError: the model has no version; or another task of the event loop of this thread holds the
                 item's lock: call `amodify`.
 
-        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry.
+        Cost: 1 read and 1 write; 2 writes for the attempt under the lock. Without a lock 1 write for the first retry,
+        and 1 read and 1 write for each later one.
         """
         range_key, change = cls._check_modify(hash_key, range_key, change, attempts)
-        item = cls._read_or_create(hash_key, range_key, create=create, consistent_read=consistent_read)
-        for attempt in range(1, attempts + 1):
-            change(item)
+        key, until = (hash_key, range_key), runtime.current.monotonic() + seconds(wait, "wait")
+        modify = partial(cls._modify_unlocked, key, change, condition, until, attempts=attempts, create=create)
+        found = modify(consistent_read=consistent_read)
+        if not isinstance(found, Conflict):
+            return found
+        # It was refused, and waits for its turn. What it reads under the lock nobody changes until it is saved.
+        with contextlib.ExitStack() as block:
             try:
-                item.save(condition)
-            except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
-                if attempt == attempts:
-                    gave_up(conflict, "modify()", attempts)
-                    raise
-                refuse_retry_in_blocked_loop(conflict)
-                item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
-            else:
-                return item
-        raise AssertionError("the last attempt returns or raises")
+                item = block.enter_context(cls._edit_in_turn(key, condition, until))
+            except LockTimeout as timeout:
+                gave_up(found, "modify()", WAIT_IS_OVER)
+                raise found from timeout
+            except (ItemNotFound, ConfigurationError):  # there is no lock: the item is gone, or has no room for it
+                return cast("Self", modify(begun=1))
+            change(item)
+        return item
 
     @classmethod
     async def amodify(
@@ -189,15 +208,76 @@ class VersionedMixin(GuardedMixin):
         condition: Condition | None = None,
         create: bool = False,
         consistent_read: bool = True,
+        wait: Duration = 60.0,
     ) -> Self:
         """Do what `modify` does, awaited; see there. `change` is a plain function, which is called in a thread.
 
-        If the task is cancelled meanwhile, the cancellation is raised when `modify` has ended; its change may have been
-        saved.
+        A task that waits for the lock occupies no thread. If the task is cancelled then, nothing was written. At other
+        times the cancellation is raised when the request, or `change`, has ended; the change may have been saved.
         """
-        options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
-        modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
-        return await concurrency.to_the_end(modify)
+        range_key, change = cls._check_modify(hash_key, range_key, change, attempts)
+        key, until = (hash_key, range_key), runtime.current.monotonic() + seconds(wait, "wait")
+        modify = partial(cls._modify_unlocked, key, change, condition, until, attempts=attempts, create=create)
+        found = await concurrency.to_the_end(partial(modify, consistent_read=consistent_read))
+        if not isinstance(found, Conflict):
+            return found
+        async with contextlib.AsyncExitStack() as block:
+            try:
+                item = await block.enter_async_context(cls._edit_in_turn(key, condition, until))
+            except LockTimeout as timeout:
+                gave_up(found, "modify()", WAIT_IS_OVER)
+                raise found from timeout
+            except (ItemNotFound, ConfigurationError):
+                return cast("Self", await concurrency.to_the_end(partial(modify, begun=1)))
+            await concurrency.to_the_end(partial(change, item))
+        return item
+
+    @classmethod
+    def _modify_unlocked(
+        cls,
+        key: tuple[Any, Any],
+        change: Callable[[Self], object],
+        condition: Condition | None,
+        until: float,
+        *,
+        attempts: int,
+        create: bool,
+        consistent_read: bool = True,
+        begun: int = 0,
+    ) -> Self | Conflict:
+        """Make the attempts that acquire no lock; return the first refusal if the next one is to acquire it."""
+        item = cls._read_or_create(*key, create=create, consistent_read=consistent_read)
+        for attempt in range(begun + 1, attempts + 1):
+            change(item)
+            try:
+                item.save(condition)
+            except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
+                is_in_time = runtime.current.monotonic() < until
+                if attempt == attempts:
+                    gave_up(conflict, "modify()", f"after attempt {attempt} of {attempts}")
+                    raise
+                if isinstance(conflict, ItemLocked) and not is_in_time:
+                    gave_up(conflict, "modify()", WAIT_IS_OVER)
+                    raise
+                refuse_retry_in_blocked_loop(conflict)
+                if attempt == 1 and is_in_time and cls._may_queue(item):
+                    return conflict
+                item = cls._refused_by(conflict, attempt) or cls._read_later(*key, attempt, create)
+            else:
+                return item
+        raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    def _may_queue(cls, item: Self) -> bool:
+        """Tell whether a retry may wait for the lock of its item, and save it with the release."""
+        is_plain = getattr(item.save, "__func__", None) is GuardedMixin.save  # which another may not do alone
+        can_edit = is_plain and item._lock_attribute() is not None
+        return can_edit and not holds_a_lock() and current_task() is None
+
+    @classmethod
+    def _edit_in_turn(cls, key: tuple[Any, Any], condition: Condition | None, until: float) -> Edit[Self]:
+        left = max(0.0, until - runtime.current.monotonic())
+        return Edit(retry_lock(cls, key, wait=left), condition, "modify()")
 
     @classmethod
     def _check_modify(

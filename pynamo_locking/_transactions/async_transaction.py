@@ -410,9 +410,9 @@ def atransactional(
         await move("a-1", "a-2", 10)
 
     See `transactional` for `attempts`, `join`, `combine`, the other arguments and the errors. The pauses between two
-    attempts pass in the event loop. With `combine` a task waits for the commit of its group in a thread, even if it is
-    cancelled while that is being sent. At most 32 tasks of a process do so at once; meanwhile others of their steps,
-    such as reads, wait for a thread.
+    attempts and the waits for locks pass in the event loop. With `combine` a task waits for the commit of its group in
+    a thread, even if it is cancelled while that is being sent. At most 32 tasks of a process do so at once; meanwhile
+    others of their steps, such as reads, wait for a thread.
 
     Raises:
         ConfigurationError: the function is no coroutine function, or as `transactional`.
@@ -436,7 +436,7 @@ def atransactional(
             if current_transaction() is not None:
                 async with atransaction(table, join=join, **options) as outer:
                     return await function(outer, *arguments, **keywords)
-            attempt = RetryLoop(attempts, {"table": table, **options}, combine=combine)
+            attempt = RetryLoop(attempts, {"table": table, **options}, combine=combine, is_awaited=True)
             return await _run(lambda tx: function(tx, *arguments, **keywords), attempt)
 
         vars(run)["_begins_transaction"] = True  # for idempotent()

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
 from pynamodb.exceptions import TransactWriteError
 from typing_extensions import ParamSpec, Unpack, overload, override
 
-from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
 from pynamo_locking._items.keys import ItemKey, label_of
+from pynamo_locking._locks.acquire import current_task
 from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.locked_all import in_order
+from pynamo_locking._models.edit import retry_lock
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here, warn_of_lost_writes
 from pynamo_locking._pynamodb import connection_of, key_values_of
@@ -34,8 +35,9 @@ from pynamo_locking._transactions.transaction_doors import (
     next_attempt,
     options_of,
 )
-from pynamo_locking._writes.write import locked_by
+from pynamo_locking._writes.write import READ_FOR_UPDATE, locked_by
 from pynamo_locking.exceptions import (
+    WAIT_IS_OVER,
     ItemLocked,
     LockLost,
     LockTimeout,
@@ -183,15 +185,17 @@ def transactional(
 
         move("a-1", "a-2", 10)
 
-    The function gets the transaction as its first argument. It may run `attempts` times, so it should have no side
+    The function gets the transaction as its first argument. It may run several times, so it should have no side
     effects: put those into `Transaction.after_commit`. All attempts have the age of the first: of two transactions of
     more than 100 actions that write one item, the older one wins. Age does not keep other writers from changing what an
-    attempt has read. On a hot key each attempt may end in `StaleVersion`: read such an item with `for_update`.
+    attempt has read.
 
-    After an attempt of more than 100 actions that is done for you, unless it used `for_update` or `for_share`, or the
-    caller held a lock. The next attempts first acquire, in one canonical order, the locks of the items that were to be
-    written, have a `LockAttribute`, and had been changed or were locked. An attempt that would write what others had
-    locked at its read has no commit, except the last one.
+    Therefore the next attempts first acquire, in one canonical order, the locks of the items that were to be written,
+    have a `LockAttribute`, and had been changed or were locked. They read under these locks. So callers of hot items
+    queue, first come, first served; other writers get ItemLocked meanwhile. An attempt that would write what others had
+    locked at its read has no commit, unless `wait` is over. No lock is acquired after `wait`, nor if an attempt used
+    `for_update` or `for_share`, or the caller holds a lock, since the order could be another one; nor if the call
+    blocks an event loop; nor with `combine`, since its callers would commit one by one.
 
     Pass keys, not instances: the function must read what it changes. An instance from outside would be as stale in each
     retry, so the second attempt with it is the last one: its `StaleVersion` says so. So is the second attempt that
@@ -199,10 +203,11 @@ def transactional(
 
     Args:
         function: the function, for ``@transactional`` without parentheses.
-        attempts: the maximum number of attempts; 10 unless set. If the first one was a native transaction (2 to 100
-            actions) and an item was stale, the second attempt begins at once, with the items that came with the refusal
-            in place of reads; so does one that has more locks to acquire. Before others there is a pause of full
-            jitter: up to 0.1 s, doubled each time, at most 2 s.
+        attempts: so many conflicts end the call; 10 unless set. A lock that is held by others is no conflict, unless
+            `attempts` is 1: then the function runs once. An attempt that has more locks to acquire begins at once. So
+            does the second one after a native transaction (2 to 100 actions) in which an item was stale; without a lock
+            the items that came with the refusal replace its reads. Before others there is a pause of full jitter: up to
+            0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
         combine: commit together with other callers of this process that combine and want the same items, in one native
             transaction: for hot items. The function may read what those before it are about to commit. It runs again at
@@ -214,14 +219,14 @@ def transactional(
             expire, or has more than 100 actions. Not with `idempotency_key`, `record`, `read_only` or another isolation
             than ``"serializable"`` and ``"read_committed"``.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
-            one deadline for all attempts; an attempt that begins after it does not wait.
+            one deadline for all attempts; an attempt that begins after it does not wait, and acquires no lock.
 
     Returns:
         The function without its first argument. It returns what the last run returned.
 
     Raises:
         StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
-            has the number of attempts.
+            says why there was no other one. ItemLocked ends the call when `wait` is over.
         Conflict: a condition of the caller was false; there is no retry.
         OutcomeUnknown: no response tells whether the transaction was committed; with `combine` each caller of the group
             has its own. With an `idempotency_key` it stands for all attempts, and is raised instead of any other error
@@ -231,8 +236,9 @@ def transactional(
             that another task of the event loop of this thread holds.
         TypeError: there is no such option; when the function is decorated.
 
-    Cost: with `combine` that of `transaction` for a call whose items no other caller has in use. Else no read of what
-    the calls before it leave, and one commit for the group; of a call that commits alone, its reads again.
+    Cost: that of `transaction`; of a retry 1 write more to acquire each lock, which replaces the read of its item, and
+    1 to release it. With `combine` that of `transaction` for a call whose items no other caller has in use. Else no
+    read of what the calls before it leave, and one commit for the group; of a call that commits alone, its reads again.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
@@ -328,44 +334,45 @@ class RetryLoop(Attempts):
 
     excused = (LockTimeout, ConfigurationError)
 
-    def __init__(self, most: int, options: dict[str, Any], *, combine: bool = False) -> None:
+    def __init__(self, most: int, options: dict[str, Any], *, combine: bool = False, is_awaited: bool = False) -> None:
         super().__init__(options)
         items_of(self.begun).member = Member(options_of(self.begun).deadline) if combine else None
-        self._most = most
-        self._number = 1
+        self._most = most  # so many conflicts end the call
+        self._conflicts = 0
+        self._refusals = 0  # conflicts, and commits that a lock has refused
         self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
         self._doubt: OutcomeUnknown | None = None
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
         self._contended: dict[ItemKey, LockableMixin] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
         self._last_items: Mapping[ItemKey, TransactionItem] = {}  # of the last attempt
-        self._holds_lock = holds_a_lock()
+        # A lock of the caller may come later in the order; those before us may be tasks of the loop that we block; and
+        # behind a lock the callers that combine would commit one by one.
+        self._may_queue = not (combine or holds_a_lock()) and (is_awaited or current_task() is None)
 
     def locks(self) -> list[Lock[Any]]:
         """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
-        options = options_of(self.begun)
-        found = [
-            type(item).locked(*key_values_of(item), lease=options.lease, owner=options.owner)
-            for item in self._contended.values()
-        ]
+        options, contended = options_of(self.begun), self._contended.values() if self.left() else ()
+        found = [retry_lock(type(item), key_values_of(item), options.lease, owner=options.owner) for item in contended]
         return [*in_order(found)]
 
     def note_locks(self) -> None:
         self._locked = len(items_of(self.begun).locks.held)
 
     def checked(self, result: _T) -> _T:
-        """Return the result of the function; `ItemLocked` if a long commit would write what others had locked.
+        """Return the result of the function; `ItemLocked` if the commit would write what others had locked.
 
-        They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
+        They will most likely change it, so the commit would be in vain. It is tried nevertheless when `wait` is over.
         `Again` if the function has ended without a commit on what it has seen of others, which may never be committed.
         """
         member = self._misled()
         if member is not None and is_over(self.begun):
             raise member.go_alone()
-        is_last = self._number == self._most
+        is_last = self._most == 1 or not self.left()
         for item, _ in () if is_last or is_over(self.begun) else self._newly_contended():
             if item.row is not None:
-                raise locked_by(item.row, item.row.state(item.stored).entries[0], TransactWriteError)
+                holder = item.row.state(item.stored).entries[0]
+                raise locked_by(item.row, holder, TransactWriteError, advice=READ_FOR_UPDATE)
         return result
 
     def _misled(self) -> Member | None:
@@ -378,19 +385,20 @@ class RetryLoop(Attempts):
         commit, items = commit_run_of(self.begun), items_of(self.begun)
         if self._caller_locks():
             return []
-        found = [] if commit is None else commit.contended()
-        if commit is None and len(items.by_key) > dynamodb.MOST_ACTIONS:
+        if commit is None:
             found = [item for item in items.by_key.values() if _is_locked_by_others(item)]
-        new = [item for item in found if item.identity not in self._contended]
+        else:
+            found = commit.contended()
+        new = [item for item in found if item.row is not None and item.identity not in self._contended]
         return [(item, item.instance) for item in new if isinstance(item.instance, LockableMixin)]
 
     def _caller_locks(self) -> bool:
         """Tell whether the caller locks items: in another order, so that a retry must not."""
-        return self._holds_lock or len(items_of(self.begun).locks.held) > self._locked
+        return not self._may_queue or len(items_of(self.begun).locks.held) > self._locked
 
     @override
     def pause_after(self, error: Exception) -> float | None:
-        commit, is_first = commit_run_of(self.begun), self._number == 1
+        commit = commit_run_of(self.begun)
         is_worth = isinstance(error, self._worth) or self._is_loss_of_ours(error)
         member, misled = items_of(self.begun).member, self._misled()
         if misled is not None and (commit is None or not is_worth):
@@ -403,20 +411,32 @@ class RetryLoop(Attempts):
         # An error that a callback or the function raises after the commit must not cause a retry.
         if is_committed(self.begun) or not is_worth:
             return None
-        if self._number == self._most:
-            gave_up(error, "transactional()", self._most)
+        why_last = self._why_last(error)
+        if why_last:
+            gave_up(error, "transactional()", why_last)
             return None
-        hopeless = self._stale_again(error)
-        if hopeless is not None:
-            gave_up(error, "transactional()", self._most, self._number, f"{hopeless}. ")
-            return None
-        self._number += 1
         if self._caller_locks():
             self._contended.clear()
         contended = {item.identity: instance for item, instance in self._newly_contended()}
         self._contended |= contended
-        self._refused = commit.refused_items() if is_first and commit is not None else {}
-        return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())
+        self._refused = commit.refused_items() if self._refusals == 1 and commit is not None else {}
+        if contended or self._refused:
+            return 0.0
+        pause = backoff(self._refusals, runtime.current.jitter())
+        return min(pause, self.left()) if isinstance(error, ItemLocked) else pause
+
+    def _why_last(self, error: Exception) -> str:
+        """Count a refusal; say why it is the last one, if it is. Conflicts are counted, locks are waited for."""
+        is_locked = self._most > 1 and isinstance(error, ItemLocked)
+        self._refusals += 1
+        self._conflicts += not is_locked
+        hopeless = self._stale_again(error)
+        if is_locked:
+            return "" if self.left() else WAIT_IS_OVER
+        attempt = f"after attempt {self._conflicts} of {self._most}"
+        if self._conflicts == self._most:
+            return attempt
+        return "" if hopeless is None else f"{attempt}: {hopeless}"
 
     def _stale_again(self, error: Exception) -> str | None:
         """Say why an item that was stale in the last attempt already will stay so: the function has not read it."""
@@ -454,8 +474,10 @@ class RetryLoop(Attempts):
 
 def _is_locked_by_others(item: TransactionItem) -> bool:
     """Tell whether a transaction writes an item, and others were in the queue of its lock when it was read."""
-    writer, row = item.plan.writer, item.row
-    return writer is not None and writer.held is None and row is not None and bool(row.state(item.stored).entries)
+    writer = item.plan.writer
+    if writer is None or writer.held is not None or writer.row is None:
+        return False
+    return bool(writer.row.state(item.stored).entries)
 
 
 def is_kept_out(doubt: OutcomeUnknown) -> bool:

@@ -77,7 +77,6 @@ from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import DELETE, OutcomeQuery
 from pynamo_locking.exceptions import (
     Conflict,
-    ItemLocked,
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
@@ -451,8 +450,7 @@ class MultiRequestCommit:
 
     def contended(self) -> list[TransactionItem]:
         """Return the items that have refused their intent, or the decision, since others had changed or locked them."""
-        why, kinds = self._assembly.explained, (StaleVersion, ItemLocked)
-        decided = [self._items[i] for i, row in self._assembly.by_key.items() if isinstance(why.get(id(row)), kinds)]
+        decided = [self._items[i] for i in self._assembly.contended()]
         return [*(one.item for one in self._intent_writes if one.is_contended), *decided]
 
     # After the decision
@@ -636,8 +634,15 @@ class CommitRun:
         return assembly.unknown(cause)
 
     def contended(self) -> list[TransactionItem]:
-        """Return the written items that have refused a long commit, since others had changed or locked them."""
-        return [] if self._long is None else [each for each in self._long.contended() if each.plan.write is not None]
+        """Return the written items that have refused the commit, since others had changed or locked them."""
+        found: Sequence[TransactionItem] = ()
+        if self._long is not None:
+            found = self._long.contended()
+        elif self._assembly is not None:
+            found = [self.items[i] for i in self._assembly.contended()]
+        elif self.path == CommitPath.SINGLE.value:
+            found = self.items
+        return [each for each in found if each.plan.write is not None]
 
     def check_reads(self) -> None:
         with conflicts(TransactWriteError):

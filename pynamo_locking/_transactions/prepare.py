@@ -402,7 +402,7 @@ class IntentWriter:
         left = one.waits_until - now
         if left <= 0:
             one.is_contended = True
-            raise write.locked_by(one.row, state.entries[0], TransactWriteError)
+            raise write.locked_by(one.row, state.entries[0], TransactWriteError, advice=write.READ_FOR_UPDATE)
         self.lease.renew_if_due()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 

@@ -18,7 +18,7 @@ from pynamo_locking._writes import send
 from pynamo_locking._writes.send import Check, RowWrite, Work
 from pynamo_locking._writes.unique_rows import merged
 from pynamo_locking._writes.write import DELETE, SAVE, UPDATE
-from pynamo_locking.exceptions import OutcomeUnknown
+from pynamo_locking.exceptions import ItemLocked, OutcomeUnknown, StaleVersion
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -139,6 +139,11 @@ class TransactionActions(Work):
                 f"that spans both."
             )
         return found is not None
+
+    def contended(self) -> list[Any]:
+        """Return the keys of the actions that were refused since others had changed or locked their items."""
+        why, kinds = self.explained, (StaleVersion, ItemLocked)
+        return [key for key, row in self.by_key.items() if isinstance(why.get(id(row)), kinds)]
 
     def add_check(self, key: Any, write: Write, row: LockRow | None) -> None:
         """Add the check of an item, which must not carry the intent of another transaction."""

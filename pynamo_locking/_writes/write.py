@@ -331,13 +331,18 @@ def plan_check(item: Model) -> Write:
     return Write(item, CHECK, part, part.shape.or_expired(part.condition()))
 
 
+#: What to do about a locked item: in a single write, and in a transaction.
+ACQUIRE: Final = "Acquire the lock (locked() or edit()), or try again when it is free."
+READ_FOR_UPDATE: Final = "Read it with for_update=True, which waits for the lock, or try again when it is free."
+
+
 def locked_by(
     row: LockRow,
     holder: QueueEntry,
     error: type[PynamoDBException],
     cause: Exception | None = None,
     stored: tuple[type[Model], Image] | None = None,
-    advice: str = "Acquire the lock (locked() or edit()), or try again when it is free.",
+    advice: str = ACQUIRE,
 ) -> ItemLocked:
     """Return the error for a write that an entry is in the way of."""
     return also(ItemLocked, error)(
@@ -356,7 +361,9 @@ def why_refused(
     """Return the error for a refused write; `lock` must be free, if given."""
     state = FREE if lock is None else lock.state(image)
     if lock is not None and state.entries:
-        return locked_by(lock, state.entries[0], kind, cause, None if image is None else (type(write.item), image))
+        stored = None if image is None else (type(write.item), image)
+        advice = READ_FOR_UPDATE if write.is_strict else ACQUIRE
+        return locked_by(lock, state.entries[0], kind, cause, stored, advice)
     return error_of_refusal(write, kind, image, cause)
 
 

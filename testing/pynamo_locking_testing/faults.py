@@ -107,7 +107,8 @@ def concurrent_write(
 
     Raises:
         AssertionError: when the block ends: it did not write the item, or the other writer was refused, as it is where
-            the application holds the item's lock. An error of the block takes precedence.
+            the application holds the item's lock. A retry of `modify` and `transactional` holds it, unless their `wait`
+            is 0. An error of the block takes precedence.
 
     Cost: 1 read and 1 write for each time.
     """

@@ -23,7 +23,7 @@ import pytest
 from typing_extensions import Self
 
 import pynamo_locking
-from pynamo_locking import LockSettings, locked_all, transaction
+from pynamo_locking import LockSettings, locked_all, transaction, transactional
 from pynamo_locking._io import client, lock_requests, wakeups
 from pynamo_locking._locks import heartbeat, local_queue, release
 from pynamo_locking.exceptions import TransactionAborted
@@ -193,6 +193,35 @@ async def by_a_task_that_is_cancelled() -> None:
         await task
 
 
+class Overtaken:
+    """A change of an item that another writer changes first, the first time."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def __call__(self, item: Any) -> None:
+        if not self.is_done:
+            self.is_done = True
+            workers.Plain.get("a", consistent_read=True).touch()
+        item.value += 1
+
+
+def in_a_retry_of_modify() -> None:
+    workers.Plain.modify("a", Overtaken())
+
+
+def in_a_retry_of_a_transaction() -> None:
+    change = Overtaken()
+
+    @transactional()
+    def run(tx: Transaction) -> None:
+        item = tx.get(workers.Plain, "a")
+        change(item)
+        tx.save(item)
+
+    run()
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -209,6 +238,14 @@ async def by_a_task_that_is_cancelled() -> None:
 def test_an_interrupted_block_leaves_no_entry(models, run):
     """Wherever the interrupt comes: before the grant, between it and the block, at its end, in the release."""
     assert each_place(run, none_left((Locks, "a"), (Locks, "b"), (workers.Plain, "a")))
+
+
+# An interrupt may come while the finalizer of the transaction before runs.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("run", [in_a_retry_of_modify, in_a_retry_of_a_transaction])
+def test_an_interrupted_retry_leaves_no_entry(models, run):
+    """So it is with the locks that a retry holds."""
+    assert each_place(run, none_left((workers.Plain, "a")), step=5)
 
 
 @pytest.mark.parametrize("run", [by_acquire_and_release, by_acquire_and_release_inside])

@@ -224,7 +224,7 @@ def test_modify_with_a_range_key(cheap):
 
 
 def test_modify_refuses_what_cannot_work_before_it_sends_anything(memory):
-    """No version, no function, no attempts."""
+    """No version, no function, no attempts, no time."""
     memory.bind(Doc, Plain)
     with count_requests() as counted:
         with pytest.raises(ConfigurationError, match="has no version"):
@@ -235,19 +235,21 @@ def test_modify_refuses_what_cannot_work_before_it_sends_anything(memory):
         for attempts in (0, -1):
             with pytest.raises(ConfigurationError, match="at least one attempt"):
                 Doc.modify("a", add_one, attempts=attempts)
+        with pytest.raises(ConfigurationError, match="wait must not be negative"):
+            Doc.modify("a", add_one, wait=-1)
         with pytest.raises(ConfigurationError, match="has no version"):
             Plain("a").touch()
     assert counted.total == 0
 
 
 def test_modify_of_an_item_that_another_party_has_locked(cheap, world):
-    """It tries again as for a conflict, reading each time, and gives up with ItemLocked."""
+    """With wait=0 it does not wait."""
     cheap.bind(Ledger)
     Ledger("a").save()
     with held_elsewhere(Ledger.locked("a", owner="other", heartbeat=False)):
-        with count_requests() as counted, pytest.raises(ItemLocked) as caught:
-            Ledger.modify("a", add_one, attempts=3)
-        assert counted.by_operation == {"GetItem": 3, "UpdateItem": 3}
+        with count_requests() as counted, pytest.raises(ItemLocked, match="when its `wait` was over") as caught:
+            Ledger.modify("a", add_one, wait=0)
+        assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
     assert caught.value.holder == "other"
     assert Ledger.modify("a", add_one).n == 1
 

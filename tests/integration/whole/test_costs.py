@@ -134,7 +134,7 @@ def test_beside_a_holder():
 
 
 def test_a_refusal_brings_the_stored_item():
-    """modify() goes on from there: 1 read, and 1 write for each attempt."""
+    """modify(wait=0) goes on from there: 1 read, and 1 write for each attempt."""
     stale, attempts = Document.get("f", 1), []
     Document.get("f", 1).touch()
     with count_requests() as counted, pytest.raises(StaleVersion) as caught:
@@ -149,6 +149,6 @@ def test_a_refusal_brings_the_stored_item():
         document.body = "mine"
 
     with count_requests() as counted:
-        Document.modify("f", 1, change)
+        Document.modify("f", 1, change, wait=0)
     assert counted.by_operation == {"GetItem": 1, "UpdateItem": 3}  # one of them is theirs
     assert attempts == [None, "theirs"]

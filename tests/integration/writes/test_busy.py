@@ -21,7 +21,7 @@ from pynamodb.exceptions import (
     UpdateError,
 )
 
-from pynamo_locking import TransactWrite, transaction
+from pynamo_locking import LockableModel, TransactWrite, transaction
 from pynamo_locking.exceptions import Conflict, LockLost, LockTimeout, OutcomeUnknown, TransactionConflict
 from tests.support import runtime
 from tests.support.models import Locks, declare
@@ -298,11 +298,11 @@ def test_long_transactions_meet_other_writes(cheap, monkeypatch, code):
 
 @pytest.mark.parametrize("code", BUSY)
 def test_modify_reads_again_after_a_conflict_that_stays(ours, code):
-    """Nine attempts of the save are one of `modify`."""
+    """Nine attempts of the save are one of `modify`; the next one acquires the lock, which is the first of the item."""
     saved(ours)
     with recording(), on(*WRITES).answer(*[code] * 9) as sent:
         changed = ours.modify("a", change=lambda item: setattr(item, "body", "changed"))
-    assert len(sent) == 10
+    assert len(sent) == (12 if issubclass(ours, LockableModel) else 10)
     assert (changed.version, ours.get("a").body) == (2, "changed")
 
 

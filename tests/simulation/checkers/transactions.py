@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     #: By register, values.
     Lists = Mapping[Any, Sequence[Any]]
 
+#: Kinds of operations that say all that they have read.
+_WHOLE = {"transaction", "snapshot", "modify", "edit"}
+
 #: What callers were told, in the words of histories.
 _OUTCOMES = {Told.APPLIED: "ok", Told.REFUSED: "fail", Told.UNKNOWN: "info", Told.NOTHING: "info"}
 
@@ -72,7 +75,7 @@ class Serializable(Checker):
 
     def at_end(self) -> None:
         seen = [done for done in self.run.history.operations if isinstance(done.seen, dict)]
-        if not seen or any(done.kind not in {"transaction", "snapshot"} for done in self.run.history.operations):
+        if not seen or any(done.kind not in _WHOLE for done in self.run.history.operations):
             return  # who writes without a transaction says nothing of what he read
         told = [_of(done) for done in self.run.history.operations]
         places = {place for done in seen for place in done.seen}

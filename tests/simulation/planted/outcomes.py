@@ -115,7 +115,7 @@ TOLD: Final = (
 RESOLVED: Final = (
     bug(
         "what is not there yet told as never: A write that the item does not show may still come.",
-        Search(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth", limit=400, first_seed=188),
+        Search(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth", limit=400),
         Change("_core/write_outcome.py", "return None\n        kind", "return Outcome.REJECTED\n        kind"),
     ),
     bug(

@@ -223,4 +223,37 @@ LOCKED_WRITES: Final = (
     ),
 )
 
-BUGS: Final = (*RULES, *LEFT, *LOCKED_READS, *LOCKED_WRITES)
+_QUEUES = Plan("callers that queue", parties=3, processes=3, rounds=2)
+
+QUEUES: Final = (
+    bug(
+        "a lock counts as a conflict: The last attempt of a call is refused by a lock, long before `wait` is over.",
+        Search(_QUEUES, "Served", limit=200),
+        Change(
+            "_transactions/begin.py",
+            "is_locked = self._most > 1 and isinstance(error, ItemLocked)",
+            "is_locked = False",
+        ),
+    ),
+    bug(
+        "modify changes what it has read before: Of the refusal, and not of the grant.",
+        Search(_QUEUES, "Served", limit=200),
+        Change(
+            "_models/mixins.py",
+            "            change(item)\n        return item\n\n    @classmethod\n    async def amodify(",
+            '            item.attribute_values = (getattr(found, "current", None) or item).attribute_values\n'
+            "            change(item)\n        return item\n\n    @classmethod\n    async def amodify(",
+        ),
+    ),
+    bug(
+        "a refused attempt keeps its locks: They are not released.",
+        Search(_QUEUES, "KeptPlace"),
+        Change(
+            "_transactions/items.py",
+            "            for lock in self.held:\n                last_first",
+            "            for lock in self.held[1:]:\n                last_first",
+        ),
+    ),
+)
+
+BUGS: Final = (*RULES, *LEFT, *LOCKED_READS, *LOCKED_WRITES, *QUEUES)

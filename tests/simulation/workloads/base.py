@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.exceptions import DoesNotExist
 
 from pynamo_locking import TransactWrite
+from pynamo_locking._locks.context import entry_in
+from pynamo_locking._locks.lock import handle_of
 from pynamo_locking_testing._engine.network import Place
 from tests.simulation.history import Told
 from tests.simulation.models import BY_LOCK_ALONE, LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
@@ -122,6 +124,20 @@ class Workload:
         """Read an item and save it, without a lock."""
         with self.history.operation(kind, place(model, key)) as done:
             self.append_and_save(model.get(key, consistent_read=True), done.number)
+
+    def modify(self, model: Any, key: str, **options: Any) -> Operation:
+        """Let an item show the number of an operation by `modify`, whose second attempt holds the lock."""
+        with self.history.operation("modify", place(model, key)) as done:
+            row = handle_of(lock := model.locked(key)).target.row
+
+            def change(item: Any) -> None:
+                held = entry_in(row)
+                done.tickets = {} if held is None else {self.row(lock): held.entry.ticket}
+                done.seen = {place(model, key): list(item.log or [])}
+                self.append(item, done.number)
+
+            model.modify(key, change, **options)
+        return done
 
     def plain_create(self, model: Any, key: str, condition: Any = None, **values: Any) -> None:
         """Make an item, if there is none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pynamo_locking import TransactWrite
 from tests.simulation.models import Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
@@ -16,19 +18,15 @@ class IdleHolders(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Hold, or write from outside: alone, in a transaction, or again and again."""
+        """Hold, or write from outside: alone, in a transaction, or when it is free."""
         if index % 2 == 0:
             self.holding(Document.locked("d"), lambda _: runtime.sleep(1.5))
         else:
-            (self.save, self.transact, self.modify)[(index // 2 * 2 + turn) % 3]()
+            ways = self.save, self.transact, partial(self.modify, Document, "d", attempts=4)
+            ways[(index // 2 * 2 + turn) % 3]()
 
     def save(self) -> None:
         self.plain_save(Document, "d", "save from outside")
-
-    def modify(self) -> None:
-        """Write as often as it takes."""
-        with self.history.operation("modify", place(Document, "d")) as done:
-            Document.modify("d", change=lambda item: self.append(item, done.number), attempts=4)
 
     def transact(self) -> None:
         """Write together with another item."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
 from pynamo_locking import transactional
-from pynamo_locking.exceptions import LockingError
+from pynamo_locking.exceptions import ItemLocked, LockingError, StaleVersion
 from pynamo_locking.transactions import Transaction
 from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.models import Coin, Headers
@@ -19,10 +20,13 @@ from tests.support.transaction_helpers import committed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.simulation.history import History, Told
+    from tests.simulation.history import History, Operation, Told
 
 #: Leases of transactions are as long as those of locks here.
 LEASE_S = 6.0
+
+#: And their time to wait is longer than any party stands still.
+WAIT_S = 100.0
 
 
 class Transacting(Workload):
@@ -42,7 +46,7 @@ class Transacting(Workload):
             raise Violation(f"NothingLeft: a sweep has missed marks: {left}")
 
     def begin(self, **options: Any) -> Transaction:
-        return Transaction(lease=LEASE_S, workers=1, wait=100, **options)
+        return Transaction(lease=LEASE_S, workers=1, wait=WAIT_S, **options)
 
     def transact(self, reads: str, writes: str, *, kind: str = "transaction", **options: Any) -> Told:
         """Read some coins, and append to others; note what was seen of all."""
@@ -91,11 +95,11 @@ class RetriedTransactions(Transacting):
         self.retry("abc" if index % 2 else "cba")
         self.look_at_all()
 
-    def retry(self, writes: str) -> None:
+    def retry(self, writes: str, attempts: int = 3) -> Operation:
         with self.history.operation("transaction", *(place(Coin, key) for key in writes)) as done:
             done.seen = seen = {}
 
-            @transactional(attempts=3, lease=LEASE_S, workers=1, wait=100)
+            @transactional(attempts=attempts, lease=LEASE_S, workers=1, wait=WAIT_S)
             def append_to_all(tx: Transaction) -> None:
                 done.tickets = {self.row(lock): lock.ticket for lock in tx._items.locks.held}
                 for key in writes:
@@ -105,6 +109,37 @@ class RetriedTransactions(Transacting):
                     tx.save(coin)
 
             append_to_all()
+        return done
+
+
+class CallersThatQueue(RetriedTransactions):
+    """Native ones, `modify` and `edit` of the same coins: after a refusal they queue, and are served in time."""
+
+    name = "callers that queue"
+    most_actions = 4
+
+    def party(self, index: int, turn: int) -> None:
+        retries = [partial(self.retry, writes, 2) for writes in ("ab", "ba", "b")]
+        ways = (retries[0], partial(self.modify, Coin, "a", attempts=2, wait=WAIT_S), retries[1], self.edit, retries[2])
+        began = runtime.monotonic()
+        done = ways[(index + turn) % 5]()
+        self.check_served(done, runtime.monotonic() - began)
+        self.look_at_all()
+
+    def check_served(self, done: Operation, took: float) -> None:
+        """All of them lock: no lock ends a call before its time, and an item that is read under one stays as it is."""
+        in_vain = (ItemLocked, StaleVersion) if len(done.places) == 1 else ItemLocked
+        if isinstance(done.error, in_vain) and took < WAIT_S:
+            raise Violation(f"Served: {done} has ended after {took:.1f} s: {done.error}")
+
+    def edit(self) -> Operation:
+        """Append by `edit`."""
+        editing = Coin.edit("b", lease=LEASE_S, wait=WAIT_S)
+        with self.history.operation("edit", place(Coin, "b")) as done, editing as coin:
+            done.tickets = {self.row(editing.lock): editing.lock.ticket}
+            done.seen = {place(Coin, "b"): list(coin.log)}
+            self.append(coin, done.number)
+        return done
 
 
 class MixedTransactions(Transacting):
@@ -420,6 +455,7 @@ class Combined(Transacting):
 
             @transactional(combine=True, attempts=3, lease=LEASE_S, workers=1, wait=100)
             def append(tx: Transaction) -> None:
+                done.tickets = {self.row(lock): lock.ticket for lock in tx._items.locks.held}
                 for key in reads + writes:
                     coin = tx.get(Coin, key)
                     seen[place(Coin, key)] = list(coin.log)
