@@ -768,16 +768,23 @@ ROWS: Final = (
     (
         "the commit gives back the lock of an outer block",
         "_transactions/items.py",
-        "                    if held.depth == 1:\n",
-        "                    if held.depth:\n",
+        "                if held.depth == times:\n",
+        "                if held.depth:\n",
         "integration/transactions/test_last_writes.py::test_the_lock_of_an_outer_block_stays",
     ),
     (
         "a task acquires again what the commit of another task gives back",
+        "_transactions/items.py",
+        "                    held.thread_or_task = runtime.current.thread_or_task()\n",
+        "",
+        "integration/transactions/test_last_writes.py::test_a_task_does_not_acquire_again_what_may_be_gone",
+    ),
+    (
+        "a thread acquires again what a commit has begun to give back",
         "_locks/lock.py",
-        "if not held.depth or held.ownership.state is HoldState.LEAVING:",
+        "if not held.depth or held.thread_or_task != here:",
         "if not held.depth:",
-        "integration/transactions/test_last_writes.py::test_a_task_that_acquires_the_lock_during_the_commit_waits_for_its_turn",
+        "integration/transactions/test_last_writes.py::test_a_commit_that_begins_while_the_lock_is_acquired_again",
     ),
     (
         "a commit of one item leaves its entry to a release",

@@ -366,7 +366,6 @@ class HoldState(Enum):
     HELD = "its holder works under it"
     KEPT = "its holder works under it; if that is interrupted, the entry stays, for whoever goes on with it"
     DOWNGRADING = "its holder has asked to share it, and DynamoDB has not answered"
-    LEAVING = "another thread gives it back, with a write that is under way"
     ENDED = "a request of ours has removed it, or it is known to be gone"
     ORPHANED = "its holder has given it up; a thread removes it, or its lease ends"
     LEFT = "its holder was interrupted; it stays until its lease ends, for whoever goes on with it"
@@ -443,13 +442,6 @@ class EntryOwnership(NamedTuple):
     def claimed(self) -> EntryOwnership:
         """Note that its holder has it, and releases it."""
         return self._moved(HoldState.KEPT, HoldState.HELD)
-
-    def leaving(self) -> EntryOwnership:
-        return self._moved(HoldState.HELD, HoldState.LEAVING)
-
-    def held_again(self) -> EntryOwnership:
-        """Note that it was not given back with that write."""
-        return self._moved(HoldState.LEAVING, HoldState.HELD)
 
     def downgrading(self) -> EntryOwnership:
         return self._moved(HoldState.HELD, HoldState.DOWNGRADING)

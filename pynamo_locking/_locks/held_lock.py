@@ -163,7 +163,7 @@ class HeldEntry:
         clock: until when the lease lasts.
         item: what is known of the locked item.
         report: what is told of it.
-        thread_or_task: which has acquired it.
+        thread_or_task: which has acquired it, or which commits the transaction that it is given back with.
         pid: of the process that has acquired it.
         depth: how many acquisitions of the thread or task have not been released.
         handles: by which it was acquired, in that order.

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
-from pynamo_locking._core.lock_queue import EntryOwnership, HoldState
+from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io import concurrency, event_stream, lock_record, runtime
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, known_format, number
@@ -217,8 +217,9 @@ class LockHandle(Generic[M]):
         held.refuse_if_lost()  # an outer block has lost it; acquiring it again would hide that
         if held.ownership.is_over:
             return None
+        here = runtime.current.thread_or_task()
         with held.counting:
-            if not held.depth or held.ownership.state is HoldState.LEAVING:  # another thread releases it
+            if not held.depth or held.thread_or_task != here:  # another thread releases it
                 return None
             # Together: no interrupt comes between.
             self._again, self.depth, held.depth = held, self.depth + 1, held.depth + 1

@@ -8,7 +8,8 @@ therefore remove their attributes without a condition: a removed attribute never
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, contextmanager, suppress
+from collections import Counter
+from contextlib import ExitStack, suppress
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,7 +17,6 @@ from pynamodb.exceptions import PynamoDBException, TransactWriteError
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._core.values import copy_of
 from pynamo_locking._io import batch_requests, runtime
@@ -303,27 +303,20 @@ class HeldLocks:
         handle_of(lock).begin_block(share * self.left())
         self.held.append(lock)
 
-    @contextmanager
-    def leaving(self) -> Iterator[list[HeldEntry]]:
-        """Hand out the entries that the commit may remove with its writes: no outer block needs them afterwards.
+    def take_last(self) -> list[HeldEntry]:
+        """Return the entries that the commit may remove with its writes: no outer block needs them afterwards.
 
-        Meanwhile a task that has acquired one does not acquire it again, if another thread commits.
+        They are held by this thread from now on. A task that has acquired one does not acquire it again, although it
+        is noted until it is released: after an unknown outcome it may be gone.
         """
-        held_entries = [handle.held_entry() for handle in map(handle_of, self.held) if handle.depth]
-        here = runtime.current.thread_or_task()
-        elsewhere = [held for held in held_entries if held.thread_or_task != here]
+        ours = Counter(handle.held_entry() for handle in map(handle_of, self.held) if handle.depth)
         last: list[HeldEntry] = []
-        try:
-            for held in elsewhere:  # before its depth is looked at: who acquires it later sees this
-                held.note(EntryOwnership.leaving)
-            for held in held_entries:
-                with held.counting:
-                    if held.depth == 1:
-                        last.append(held)
-            yield last
-        finally:
-            for held in elsewhere:
-                held.note(EntryOwnership.held_again)
+        for held, times in ours.items():
+            with held.counting:
+                if held.depth == times:
+                    held.thread_or_task = runtime.current.thread_or_task()
+                    last.append(held)
+        return last
 
     def give_back(self) -> None:
         """Release what is held after the end of the transaction. Errors are logged: its outcome depends on none."""

@@ -456,8 +456,8 @@ class Transaction:
             self._items.guards.name_items(lambda: self._committing().direct())
             self._commit = self._committing()
             member = self._items.member
-            with self._items.locks.leaving() as self._commit.last_under:
-                return self._commit.run() if member is None else member.commit(self._commit)
+            self._commit.last_under = self._items.locks.take_last()
+            return self._commit.run() if member is None else member.commit(self._commit)
         except NotUnique as error:
             if self._commit is None or self._commit.path == CommitPath.LONG:  # a native one names all that is refused
                 self._check_relied_on(error)

@@ -665,8 +665,10 @@ def send_item(
         ]
         check = checks.pop() if lock is not None else None
         finishes = write.kind is EntryEffect.FINISH
-        if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.held.row)):
-            write = write.but(return_values="ALL_NEW")
+        if check is not None and finishes:
+            is_wanted = check.after is not None or wakeups.has_waiters(check.held.row)
+            if is_wanted or write.return_values:  # who comes meanwhile takes what returns for the whole item
+                write = write.but(return_values="ALL_NEW")
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)

@@ -516,15 +516,15 @@ def test_range_locks_are_held_until_the_end(in_memory):
     assert (row.begin, stored_slots()) == (10, [(10, 20)])
 
 
-@pytest.mark.parametrize(("again", "requests"), [(False, 1), (True, 2)])
-def test_a_range_lock_is_given_back_by_the_commit(in_memory, again, requests):
-    """One entry guards several rows. If the transaction has acquired it twice, it is released after the commit."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_range_lock_is_given_back_by_the_commit(in_memory, again):
+    """One entry guards several rows, however often the transaction has acquired it."""
     Slot.intervals.insert_disjoint(slots((90, 99)), pessimistic=True)
     with on("UpdateItem").watch() as updates, transaction() as tx:
         tx.insert_disjoint(Slot, slots((10, 20), (30, 40), (50, 60)), pessimistic=True)
         if again:
             tx.insert_disjoint(Slot, slots((20, 30)), pessimistic=True)
-    assert len(updates.bodies) == requests
+    assert len(updates.bodies) == 1
     with Slot.locked_range("d", 0, 100, wait=0):
         assert len(stored_slots()) == 4 + again
 

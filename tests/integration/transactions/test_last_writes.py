@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,9 +15,10 @@ import pytest
 
 from pynamo_locking import TransactWrite, atransaction, transaction, transactional
 from pynamo_locking._locks import local_queue
-from pynamo_locking.events import Lost, Released, TransactionCommitted, subscribe
+from pynamo_locking.events import Lost, Released, TransactionCommitted, TransactionRolledBack, subscribe
 from pynamo_locking.exceptions import Conflict, LockLost, OutcomeUnknown, StaleVersion
 from pynamo_locking.transactions import Transaction
+from tests.support import runtime
 from tests.support.models import APART, QUICK
 from tests.support.parties import held_elsewhere, in_parallel, in_thread, without_pauses
 from tests.support.transaction_helpers import WRITES, add_fillers, tx_delete
@@ -257,6 +260,85 @@ async def test_a_task_that_acquires_the_lock_during_the_commit_waits_for_its_tur
     assert [Purse.get(name).version for name in ("p0", "p1")] == [3, 2]
 
 
+@WAITING
+@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize("names", [["p0"], ["p0", "p1"]])
+async def test_a_task_does_not_acquire_again_what_may_be_gone(
+    cheap: Engine, names: list[str], is_applied: bool, settings: LockSettings
+) -> None:
+    """The commit got no answer, and the task comes before what is held is released: perhaps others hold it by now."""
+    goes_on, is_inside = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    seen = list[Any]()
+
+    async def read_and_go_on(tx: Any) -> None:
+        for name in names:
+            await tx.touch(await tx.get(Purse, name, for_update=True))
+        is_inside.set()
+        await goes_on.wait()
+        async with Purse.locked("p0", owner="block", settings=settings):
+            seen.append(entries("p0"))
+
+    def let_it_acquire(_: object) -> None:
+        loop.call_soon_threadsafe(goes_on.set)
+        until(lambda: seen or ("block" in entries("p0") if settings is APART else is_waiting(settings)), "the task")
+
+    spoil = on(where=is_commit, times=ALL_ATTEMPTS)
+    async with atransaction() as tx:
+        task = asyncio.create_task(read_and_go_on(tx))
+        await is_inside.wait()
+        with (
+            subscribe(let_it_acquire, of=TransactionRolledBack),
+            without_pauses(),
+            spoil.lose_response() if is_applied else spoil.lose_request(),
+            pytest.raises(OutcomeUnknown),
+        ):
+            await tx.commit()
+        await task
+    assert seen == [["block"]]
+    assert entries("p0", "p1") == []
+
+
+class _Meanwhile(runtime.Runtime):
+    """Calls something once, as soon as this thread looks at the clock."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__()
+        here, real, calls = threading.get_ident(), self.monotonic, [call]
+
+        def monotonic() -> float:
+            if threading.get_ident() == here and calls:
+                calls.pop()()
+            return real()
+
+        self.monotonic = monotonic
+
+
+def test_a_commit_that_begins_while_the_lock_is_acquired_again(cheap: Engine) -> None:
+    """The thread has found that it holds the lock, and another one commits before it has counted that."""
+    tx = Transaction()
+    change(tx, "p0", "p1")
+    is_sent, here, seen = threading.Event(), copy_context(), list[Any]()
+    lock = Purse.locked("p0", owner="block", settings=APART)
+
+    def let_it_wait() -> None:
+        is_sent.set()
+        until(lambda: seen or "block" in entries("p0"), "the block")
+
+    with ThreadPoolExecutor(1) as pool, on("TransactWriteItems").before(let_it_wait):
+
+        def commit() -> None:
+            committing.append(pool.submit(here.run, tx.commit))
+            is_sent.wait(PATIENCE)
+
+        committing = list[Any]()
+        with runtime.installed(_Meanwhile(commit)), lock:
+            seen.append(entries("p0"))
+        committing[0].result(PATIENCE)
+    assert seen == [["block"]]
+    assert entries("p0", "p1") == []
+
+
 # What goes wrong
 
 
@@ -421,7 +503,7 @@ def test_an_instance_that_cannot_take_the_news(cheap: Engine, monkeypatch: pytes
 @WAITING
 def test_the_next_caller_of_this_process_is_woken(cheap: Engine, names: list[str], settings: LockSettings) -> None:
     """As after a release: it does not wait until it would look, and sees what was committed."""
-    lazy = replace(settings, min_poll_interval=50, poll_interval=50, max_poll_interval=50, lease=1000)
+    lazy = replace(settings, min_poll_interval=500, poll_interval=500, max_poll_interval=500, lease=1000)
     tx = Transaction()
     change(tx, *names)
     with ThreadPoolExecutor(1) as pool:
@@ -430,6 +512,24 @@ def test_the_next_caller_of_this_process_is_woken(cheap: Engine, names: list[str
         tx.commit()
         assert future.result(PATIENCE) == (["next"], 2)
     assert entries("p0", "p1") == []
+
+
+def test_who_comes_during_the_commit_is_woken(cheap: Engine) -> None:
+    """The commit was prepared when nobody waited. Its response has the new version, which is not the whole item."""
+    lazy = replace(APART, min_poll_interval=500, poll_interval=500, max_poll_interval=500, lease=1000)
+    tx = Transaction(isolation="read_committed")
+    tx.save(tx.get(Purse, "p0", for_update=True), add_version_condition=False)
+    waiters = list[Any]()
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait() -> None:
+            waiters.append(pool.submit(next_one, settings=lazy))
+            until(lambda: is_waiting(APART), "a waiter")
+
+        with on(where=is_commit).before(wait):
+            tx.commit()
+        assert waiters[0].result(PATIENCE) == (["next"], 2)
+    assert entries("p0") == []
 
 
 @pytest.mark.parametrize(("names", "units"), [(["p0"], [1]), (["p0", "p1"], [None, None])])

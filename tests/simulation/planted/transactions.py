@@ -209,7 +209,7 @@ LOCKED_WRITES: Final = (
     bug(
         "the commit gives back an outer lock: A block that goes on to write loses its entry to a transaction inside.",
         Search(_WRITES, "Fence", "NothingLost"),
-        Change("_transactions/items.py", "if held.depth == 1:", "if held.depth:"),
+        Change("_transactions/items.py", "if held.depth == times:", "if held.depth:"),
     ),
     bug(
         "a refused commit has given back: Nothing was written, and the entries that it names stay in the queues.",

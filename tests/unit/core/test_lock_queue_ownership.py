@@ -77,7 +77,7 @@ def test_what_is_known_after_a_refusal(name: str, is_removal: bool) -> None:
 
 
 S = HoldState
-IN_USE = {S.HELD, S.KEPT, S.DOWNGRADING, S.LEAVING}
+IN_USE = {S.HELD, S.KEPT, S.DOWNGRADING}
 
 
 @pytest.mark.parametrize("known", STATES, ids=str)
@@ -108,8 +108,6 @@ BECOMES = {
     EntryOwnership.detached: dict.fromkeys(IN_USE, S.DETACHED),
     EntryOwnership.kept: {S.HELD: S.KEPT},
     EntryOwnership.claimed: {S.KEPT: S.HELD},
-    EntryOwnership.leaving: {S.HELD: S.LEAVING},
-    EntryOwnership.held_again: {S.LEAVING: S.HELD},
     EntryOwnership.downgrading: {S.HELD: S.DOWNGRADING},
     EntryOwnership.downgraded: {S.DOWNGRADING: S.HELD},
 }
