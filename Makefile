@@ -87,6 +87,9 @@ quick-lint: $(VENV)/.lint
 	$(BIN)/mypy
 pyright: $(VENV)/.lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
+# Whether an attribute that users can reach has a type which other type checkers see as well. `make check-wheel` asks for all.
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes pynamo_locking --ignoreexternal >$(VENV)/types; \
+	    ! grep --before-context 1 "missing type annotation" $(VENV)/types
 format: $(VENV)/.lint ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

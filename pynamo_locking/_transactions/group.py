@@ -282,7 +282,7 @@ class Member:
     def __init__(
         self, deadline: Deadline, number: int = 1, *, is_alone: bool = False, after: Collection[Group] = ()
     ) -> None:
-        self.is_refused = False  # its commit, as far as is known
+        self.is_refused: bool = False  # its commit, as far as is known
         self._is_alone = is_alone or _sends.get() == runtime.forks
         self._next_is_alone = number >= MOST_RUNS
         self._deadline = deadline
