@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import re
+import sys
+import types
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pynamodb.connection import Connection, TableConnection
@@ -14,6 +18,9 @@ from pynamodb.models import Model
 
 import pynamo_locking
 import pynamo_locking_testing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.core
 
@@ -244,3 +251,36 @@ def test_no_class_is_a_machine() -> None:
         if len(fields) > 15 or len(methods) > 40:
             large[each.name] = len(fields), len(methods)
     assert large == {}
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _codes(each)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="compilers before 3.12 forget no jump")
+def test_an_interrupt_leaves_no_mutex_held() -> None:
+    """CPython 3.12 to 3.14 forget, at a jump back that a condition takes, the block around it: an exception of a
+    signal's handler, which may come there, does not release its mutex. So the block of a mutex calls what has such
+    loops: a function, or a generator in place of a comprehension.
+    """
+    found = []
+    for file in sorted(ROOT.rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        blocks = [
+            (each.body[0].lineno, each.end_lineno or 0)
+            for each in ast.walk(ast.parse(text))
+            if isinstance(each, ast.With)
+            and re.fullmatch(r"(self\.)?_(mutex|condition|changed|ended|configuring)", ast.unparse(each.items[0]))
+        ]
+        for code in _codes(compile(text, str(file), "exec")):
+            kept = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+            for step in dis.get_instructions(code):
+                line = step.positions.lineno if step.positions and step.positions.lineno else 0
+                around = [first for first, last in blocks if code.co_firstlineno < first <= line <= last]
+                is_kept = any(entry.start <= step.offset < entry.end for entry in kept)
+                if step.opname == "JUMP_BACKWARD" and around and not is_kept and code.co_name != "<genexpr>":
+                    found.append(f"{file.relative_to(ROOT)}:{line}")
+    assert found == []

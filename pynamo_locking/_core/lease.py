@@ -273,9 +273,9 @@ class LeaseClock:
 
     def __init__(self, lease: float, started: float, heartbeats: int) -> None:
         self.lease = lease
-        self.deadline = started + lease
+        self.deadline: float = started + lease
         self.heartbeats = heartbeats
-        self.ends_at = math.inf
+        self.ends_at: float = math.inf
         self.has_heartbeat = False
 
     @property

@@ -449,8 +449,7 @@ class Pool:
         while True:
             with self._changed:
                 # Stay close to the caller, so that it can still stop the jobs after an error that it has not heard of.
-                while self._waiting and len(self._done) >= self._workers:
-                    runtime.current.wait(self._changed, None)
+                self._wait_while(lambda: self._waiting and len(self._done) >= self._workers)
                 if not self._waiting or self.failure is not None:
                     return
                 index = self._waiting.popleft()
@@ -467,10 +466,13 @@ class Pool:
                     self._done.append(index)
                     self._changed.notify_all()
 
+    def _wait_while(self, is_so: Callable[[], object]) -> None:
+        while is_so():
+            runtime.current.wait(self._changed, None)
+
     def _next_done(self) -> int:
         with self._changed:
-            while not self._done:
-                runtime.current.wait(self._changed, None)
+            self._wait_while(lambda: not self._done)
             self._changed.notify_all()
             return self._done.popleft()
 
@@ -478,8 +480,7 @@ class Pool:
         try:
             self._end_workers()
             with self._changed:
-                while self._running:
-                    runtime.current.wait(self._changed, None)
+                self._wait_while(lambda: self._running)
         finally:
             self._end_workers()  # if the caller was interrupted once more, perhaps before it was done
 

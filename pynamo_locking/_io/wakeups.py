@@ -317,7 +317,7 @@ def open_mailbox(row: LockRow, mailbox: Mailbox) -> None:
 
 def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
     with _mutex:
-        remaining = [box for box in _mailboxes.get(row.identity, ()) if box is not mailbox]
+        remaining = list(box for box in _mailboxes.get(row.identity, ()) if box is not mailbox)
         if remaining:
             _mailboxes[row.identity] = remaining
         else:
@@ -347,8 +347,9 @@ def wake(message: bytes) -> None:
         _wake_first(named, None)
         return
     with _mutex:
-        boxes = [(row, box) for row, boxes in _mailboxes.items() for box in boxes if box.entry_id.encode() == entry_id]
-    for row, box in boxes:
+        every = ((row, box) for row, boxes in _mailboxes.items() for box in boxes)
+        named = list((row, box) for row, box in every if box.entry_id.encode() == entry_id)
+    for row, box in named:
         lock, image = _item_in(rest)
         box.put(image if lock == repr(row) else None)
 

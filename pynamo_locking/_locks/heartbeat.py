@@ -56,7 +56,7 @@ class HeartbeatThread:
         with self._condition:
             self._released += 1
             if self._released > _SWEEP_AT and self._released * 2 > len(self._due):
-                self._due = [item for item in self._due if not item[2].ownership.is_over]
+                self._due = list(item for item in self._due if not item[2].ownership.is_over)
                 heapq.heapify(self._due)
                 self._released = 0
 

@@ -148,7 +148,7 @@ class IsolatedReader:
         self._deadline = deadline
         self._placeholders = 0
         self.priority = priority
-        self.checks_reads = level.checks_reads
+        self.checks_reads: bool = level.checks_reads
 
     def read(self, model: type[PlacedMixin], key: Image) -> Image | None:
         """Return a stored item, None if there is none.

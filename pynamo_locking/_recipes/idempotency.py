@@ -340,7 +340,7 @@ class _Ending(Edit[IdempotencyTable]):
     """The edit of the row of a call; its save is left out if a transaction has stored the result."""
 
     by: Transaction | None = None
-    is_undone = False  # by a rollback of the transaction, also to a savepoint
+    is_undone: bool = False  # by a rollback of the transaction, also to a savepoint
     leaves_entry = False  # if nothing is stored: the work was done, or may have been
 
     answered: IdempotencyTable | None = None  # the row, if an earlier call has stored its result

@@ -45,7 +45,7 @@ class _Course:
     def __init__(self, lock: Lock[Any], tell: Callable[[], None]) -> None:
         self._handle = handle_of(lock)
         self._tell = tell
-        self.wish = ""
+        self.wish: str = ""
         self.is_working = False
 
     def end_with(self, wish: str) -> None:

@@ -528,7 +528,7 @@ class CommitRun:
         self._assembly: TransactionActions | None = None
         self.note: Callable[[], object] = lambda: None
         self._is_applied = False
-        self.path = ""
+        self.path: str = ""
 
     @property
     def is_decided(self) -> bool:

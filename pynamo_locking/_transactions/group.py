@@ -184,7 +184,7 @@ class Group:
                 self.kept_until = now + KEPT_S
             if not self.is_over:
                 self.error, self.is_over = error, True
-            for each in [each for each, group in under_way.items() if group.is_over and group.kept_until <= now]:
+            for each in list(each for each, group in under_way.items() if group.is_over and group.kept_until <= now):
                 del under_way[each]
             self.before.clear()  # who keeps this group keeps no others
         if self._forks == runtime.forks:  # no thread that waits lives in a child
@@ -282,7 +282,7 @@ class Member:
     def __init__(
         self, deadline: Deadline, number: int = 1, *, is_alone: bool = False, after: Collection[Group] = ()
     ) -> None:
-        self.is_refused = False  # its commit, as far as is known
+        self.is_refused: bool = False  # its commit, as far as is known
         self._is_alone = is_alone or _sends.get() == runtime.forks
         self._next_is_alone = number >= MOST_RUNS
         self._deadline = deadline
@@ -313,10 +313,9 @@ class Member:
         found: dict[ItemKey, Image | None] = {}
         place = endpoint_of(model)
         with _mutex:
-            for key in keys:
-                last = _last_of(place, key)
-                if last is not None:
-                    found[key], self._seen[key] = last.content.leaves[key].image, last
+            groups = dict((key, last) for key in keys if (last := _last_of(place, key)) is not None)
+            for key, last in groups.items():
+                found[key], self._seen[key] = last.content.leaves[key].image, last
         return found
 
     @property
@@ -379,12 +378,12 @@ class Member:
         place = endpoint_of(next(iter(leaves.values())).item.model)
         with _mutex:
             # What it has read must be what those before it leave. Else the next run reads that, or what is stored then.
-            used = {key: group for key in leaves if (group := _last_of(place, key)) is not None}
+            used = dict((key, group) for key in leaves if (group := _last_of(place, key)) is not None)
             if any(_is_behind(leaves[key].item, group) for key, group in used.items()):
                 raise _again()
             if any(group.error is not None for group in self._seen.values()):
                 raise _again()
-            before = {group for group in used.values() if not group.is_over}
+            before = set(group for group in used.values() if not group.is_over)
             if before and self._deadline.at <= runtime.current.monotonic():
                 raise self.go_alone()
             # A group waits only for older ones. So it joins the newest of them, or forms a new one.

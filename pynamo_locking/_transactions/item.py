@@ -85,8 +85,8 @@ class TransactionItem:
         self.key = key
         self.base = base
         self.before: Known = versions.known_state(instance)
-        self.instances = ShownInstances(instance, self.before, is_read=not isinstance(base, Unread))
-        self.plan = Plan(base)
+        self.instances: ShownInstances = ShownInstances(instance, self.before, is_read=not isinstance(base, Unread))
+        self.plan: Plan = Plan(base)
         self.is_read: bool = False
         self.reader = reader
         self._token = token

@@ -132,8 +132,10 @@ class UniqueRows:
         was, now = (unique_values.held(self._model, {**image, **key}) for image in (old, new))
         ends = expiry.time_in(new, declared.expires)
         is_moved = expiry.time_in(old, declared.expires) != ends
-        self.released = {name: value for name, value in was.items() if name not in now}
-        self.claimed = {name: value for name, value in now.items() if is_moved or name not in was}
+        self.released: dict[str, unique_values.Value] = {name: value for name, value in was.items() if name not in now}
+        self.claimed: dict[str, unique_values.Value] = {
+            name: value for name, value in now.items() if is_moved or name not in was
+        }
         self.holder: Holder = Holder(item.Meta.table_name, key, ends)
 
     @cached_property

@@ -312,9 +312,10 @@ def configure(models: Iterable[type[Model]], settings: Mapping[str, Any]) -> Non
     Raises:
         ConfigurationError: a model was used, or configured otherwise, before. A class has one place at a time.
     """
+    given = {key: value for key, value in settings.items() if value is not None}
     with _configuring:
         for model in inspection.with_tables(models):
-            _configure(model, {key: value for key, value in settings.items() if value is not None})
+            _configure(model, given)
 
 
 def _configure(model: type[Model], settings: dict[str, Any]) -> None:

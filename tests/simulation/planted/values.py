@@ -143,7 +143,7 @@ UNIQUE: Final = (
     bug(
         "time of the row not moved: An item gets more time, and its row does not.",
         _EXPIRING,
-        Change(_ROWS, "if is_moved or name not in was}", "if name not in was}"),
+        Change(_ROWS, "if is_moved or name not in was", "if name not in was"),
     ),
     bug(
         "row taken before its time: A row with a time of expiry is free at once.",
