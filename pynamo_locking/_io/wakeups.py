@@ -343,8 +343,8 @@ def wake(message: bytes) -> None:
     if not entry_id:
         lock, _ = _item_in(rest)
         with _mutex:
-            named = next((tuple(boxes) for row, boxes in _mailboxes.items() if repr(row) == lock), ())
-        _wake_first(named, None)
+            waiting = next((tuple(boxes) for row, boxes in _mailboxes.items() if repr(row) == lock), ())
+        _wake_first(waiting, None)
         return
     with _mutex:
         every = ((row, box) for row, boxes in _mailboxes.items() for box in boxes)

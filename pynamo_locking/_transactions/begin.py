@@ -22,6 +22,7 @@ from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.edit import retry_lock
 from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._models.tables import OwnRows
 from pynamo_locking._models.writes import open_here, warn_of_lost_writes
 from pynamo_locking._pynamodb import connection_of, key_values_of
 from pynamo_locking._transactions.group import Again, Member, check_combined
@@ -390,7 +391,9 @@ class RetryLoop(Attempts):
         else:
             found = commit.contended()
         new = [item for item in found if item.row is not None and item.identity not in self._contended]
-        return [(item, item.instance) for item in new if isinstance(item.instance, LockableMixin)]
+        # A row of our own, such as that of an idempotent call, is locked by what the function calls.
+        theirs = [item for item in new if not isinstance(item.instance, OwnRows)]
+        return [(item, item.instance) for item in theirs if isinstance(item.instance, LockableMixin)]
 
     def _caller_locks(self) -> bool:
         """Tell whether the caller locks items: in another order, so that a retry must not."""

@@ -283,6 +283,7 @@ TASKS: Final = (
         "tasks are one party: A task that asks for what another one in its loop holds is let in.",
         Search(Plan("tasks", parties=1, processes=1), "OneHolder"),
         Change("_locks/context.py", "if held.thread_or_task == here]", "if held.thread_or_task[0] == here[0]]"),
+        Change("_locks/lock.py", "if not held.depth or held.thread_or_task != here:", "if not held.depth:"),
     ),
 )
 

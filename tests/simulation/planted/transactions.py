@@ -247,7 +247,7 @@ QUEUES: Final = (
     ),
     bug(
         "a refused attempt keeps its locks: They are not released.",
-        Search(_QUEUES, "KeptPlace"),
+        Search(_QUEUES, "KeptPlace", "Stuck"),
         Change(
             "_transactions/items.py",
             "            for lock in self.held:\n                last_first",
