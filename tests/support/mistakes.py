@@ -27,6 +27,7 @@ import pynamo_locking
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = Path(pynamo_locking.__file__).parent
 
 
@@ -73,10 +74,10 @@ def changed(name: str, changes: Iterable[Change]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def copied(mistake: Mistake) -> Iterator[Path]:
-    """Make a folder with everything that is beside the package, and with a copy of it that has the mistake."""
+    """Make a folder with everything that is beside the tests, and with a copy of the package that has the mistake."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        for each in PACKAGE.parent.iterdir():
+        for each in ROOT.iterdir():
             if each != PACKAGE:
                 (folder / each.name).symlink_to(each)
         shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
