@@ -368,8 +368,7 @@ class RetryLoop(Attempts):
         member = self._misled()
         if member is not None and is_over(self.begun):
             raise member.go_alone()
-        is_last = self._most == 1 or not self.left()
-        for item, _ in () if is_last or is_over(self.begun) else self._newly_contended():
+        for item, _ in () if self._most == 1 or is_over(self.begun) else self._newly_contended():
             if item.row is not None:
                 holder = item.row.state(item.stored).entries[0]
                 raise locked_by(item.row, holder, TransactWriteError, advice=READ_FOR_UPDATE)
@@ -381,9 +380,9 @@ class RetryLoop(Attempts):
         return member if member is not None and member.has_seen and (commit is None or member.is_refused) else None
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
-        """Return what the next attempt has to lock as well."""
+        """Return what the next attempt has to lock as well; nothing if it may not, or `wait` is over."""
         commit, items = commit_run_of(self.begun), items_of(self.begun)
-        if self._caller_locks():
+        if self._caller_locks() or not self.left():
             return []
         if commit is None:
             found = [item for item in items.by_key.values() if _is_locked_by_others(item)]
@@ -419,7 +418,9 @@ class RetryLoop(Attempts):
             self._contended.clear()
         contended = {item.identity: instance for item, instance in self._newly_contended()}
         self._contended |= contended
-        self._refused = commit.refused_items() if self._refusals == 1 and commit is not None else {}
+        # What came with the refusal is old when the locks are acquired, or were waited for in vain.
+        is_fresh = self._refusals == 1 and not contended
+        self._refused = commit.refused_items() if is_fresh and commit is not None else {}
         if contended or self._refused:
             return 0.0
         pause = backoff(self._refusals, runtime.current.jitter())
