@@ -165,7 +165,8 @@ class VersionedMixin(GuardedMixin):
             change: gets the item and changes it in place. It may be called `attempts` times, each time with a fresh
                 item. What it returns is ignored; if it raises, nothing is written.
             attempts: the maximum number of attempts; 10 unless set. Without a lock there is a pause before the third
-                and later ones, with full jitter: up to 0.1 s, doubled each time, at most 2 s.
+                and later ones, with full jitter: up to 0.1 s, doubled each time, at most 2 s. So many ItemLocked end
+                the call then, before `wait` is over.
             condition: must be true of the stored item; if it is false, there is no retry.
             create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
