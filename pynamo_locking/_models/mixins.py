@@ -92,6 +92,13 @@ class ExpiringMixin(GuardedMixin):
                 )
 
 
+def _refuse_if_last(conflict: Conflict, attempt: int, attempts: int) -> None:
+    """Raise what has refused an attempt of `modify` if there is no other one; say so."""
+    if attempt == attempts:
+        gave_up(conflict, "modify()", f"after attempt {attempt} of {attempts}")
+        raise conflict
+
+
 class VersionedMixin(GuardedMixin):
     """Adds optimistic locking to a model: put it right before `Model` in the bases.
 
@@ -140,9 +147,11 @@ class VersionedMixin(GuardedMixin):
 
             Account.modify("a-1", change=pay_in)
 
-        If the model has a `LockAttribute`, the second attempt does what `edit` does: it acquires the lock of the item,
-        reads under it, and is the last one. So callers of a hot item queue, first come, first served; other writers get
-        ItemLocked meanwhile. The lease is short: six times the ``request_timeout`` of the lock's settings.
+        If the model has a `LockAttribute`, the second attempt does what `edit` does: it acquires the lock of the item
+        and reads under it. So callers of a hot item queue, first come, first served; other writers get ItemLocked
+        meanwhile. Only a writer that knows no lock, such as an older release of a program, can refuse it: then later
+        attempts acquire none. The lease is short: six times the ``request_timeout`` of the lock's settings. A function
+        that acquires a lock itself can wait for one that waits for this item: acquire such locks around the call.
 
         Else the second attempt changes the item that came with the refusal, and later ones read again. They do so as
         well if the caller holds a lock, since the order could be another one, or blocks an event loop; if the model
@@ -156,7 +165,8 @@ class VersionedMixin(GuardedMixin):
             change: gets the item and changes it in place. It may be called `attempts` times, each time with a fresh
                 item. What it returns is ignored; if it raises, nothing is written.
             attempts: the maximum number of attempts; 10 unless set. Without a lock there is a pause before the third
-                and later ones, with full jitter: up to 0.1 s, doubled each time, at most 2 s.
+                and later ones, with full jitter: up to 0.1 s, doubled each time, at most 2 s. So many ItemLocked end
+                the call then, before `wait` is over.
             condition: must be true of the stored item; if it is false, there is no retry.
             create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
@@ -195,6 +205,11 @@ class VersionedMixin(GuardedMixin):
             except (ItemNotFound, ConfigurationError):  # there is no lock: the item is gone, or has no room for it
                 return cast("Self", modify(begun=1))
             change(item)
+            try:
+                block.close()
+            except (StaleVersion, TransactionConflict) as conflict:  # of a writer that does not lock
+                _refuse_if_last(conflict, 2, attempts)
+                return cast("Self", modify(begun=2))
         return item
 
     @classmethod
@@ -230,6 +245,11 @@ class VersionedMixin(GuardedMixin):
             except (ItemNotFound, ConfigurationError):
                 return cast("Self", await concurrency.to_the_end(partial(modify, begun=1)))
             await concurrency.to_the_end(partial(change, item))
+            try:
+                await block.aclose()
+            except (StaleVersion, TransactionConflict) as conflict:
+                _refuse_if_last(conflict, 2, attempts)
+                return cast("Self", await concurrency.to_the_end(partial(modify, begun=2)))
         return item
 
     @classmethod
@@ -253,9 +273,7 @@ class VersionedMixin(GuardedMixin):
                 item.save(condition)
             except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
                 is_in_time = runtime.current.monotonic() < until
-                if attempt == attempts:
-                    gave_up(conflict, "modify()", f"after attempt {attempt} of {attempts}")
-                    raise
+                _refuse_if_last(conflict, attempt, attempts)
                 if isinstance(conflict, ItemLocked) and not is_in_time:
                     gave_up(conflict, "modify()", WAIT_IS_OVER)
                     raise

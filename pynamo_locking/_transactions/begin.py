@@ -196,7 +196,8 @@ def transactional(
     queue, first come, first served; other writers get ItemLocked meanwhile. An attempt that would write what others had
     locked at its read has no commit, unless `wait` is over. No lock is acquired after `wait`, nor if an attempt used
     `for_update` or `for_share`, or the caller holds a lock, since the order could be another one; nor if the call
-    blocks an event loop; nor with `combine`, since its callers would commit one by one.
+    blocks an event loop; nor with `combine`, since its callers would commit one by one. A function that acquires a lock
+    itself, other than by `for_update`, can wait for one that waits for these: acquire such locks around the call.
 
     Pass keys, not instances: the function must read what it changes. An instance from outside would be as stale in each
     retry, so the second attempt with it is the last one: its `StaleVersion` says so. So is the second attempt that
@@ -369,8 +370,7 @@ class RetryLoop(Attempts):
         member = self._misled()
         if member is not None and is_over(self.begun):
             raise member.go_alone()
-        is_last = self._most == 1 or not self.left()
-        for item, _ in () if is_last or is_over(self.begun) else self._newly_contended():
+        for item, _ in () if self._most == 1 or is_over(self.begun) else self._newly_contended():
             if item.row is not None:
                 holder = item.row.state(item.stored).entries[0]
                 raise locked_by(item.row, holder, TransactWriteError, advice=READ_FOR_UPDATE)
@@ -382,9 +382,9 @@ class RetryLoop(Attempts):
         return member if member is not None and member.has_seen and (commit is None or member.is_refused) else None
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
-        """Return what the next attempt has to lock as well."""
+        """Return what the next attempt has to lock as well; nothing if it may not, or `wait` is over."""
         commit, items = commit_run_of(self.begun), items_of(self.begun)
-        if self._caller_locks():
+        if self._caller_locks() or not self.left():
             return []
         if commit is None:
             found = [item for item in items.by_key.values() if _is_locked_by_others(item)]
@@ -422,7 +422,9 @@ class RetryLoop(Attempts):
             self._contended.clear()
         contended = {item.identity: instance for item, instance in self._newly_contended()}
         self._contended |= contended
-        self._refused = commit.refused_items() if self._refusals == 1 and commit is not None else {}
+        # What came with the refusal is old when the locks are acquired, or were waited for in vain.
+        is_fresh = self._refusals == 1 and not contended
+        self._refused = commit.refused_items() if is_fresh and commit is not None else {}
         if contended or self._refused:
             return 0.0
         pause = backoff(self._refusals, runtime.current.jitter())

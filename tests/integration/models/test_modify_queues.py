@@ -9,7 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.models import Model
 
+from pynamo_locking import VersionAttribute, VersionedMixin
 from pynamo_locking.exceptions import Conflict, ItemLocked, ItemNotFound, LockLost, LockTimeout, StaleVersion
 from pynamo_locking_testing import VirtualClock
 from tests.support.interval_models import Lease, SlotLocks, SlotTransactions
@@ -300,4 +303,33 @@ def test_many_callers_are_served_in_their_order() -> None:
     in_parallel(*[lambda: Ledger.modify("a", change, attempts=2)] * 12)
     assert Ledger.get("a", consistent_read=True).n == 12
     assert len(calls) <= 24
+    assert Ledger.lock_state("a").entries == ()
+
+
+class Bare(VersionedMixin, Model):
+    """The same items, for a program that knows no lock yet."""
+
+    class Meta(Ledger.Meta):  # type: ignore[misc]
+        pass
+
+    pk = UnicodeAttribute(hash_key=True)
+    n = NumberAttribute(default=0)
+    version = VersionAttribute()
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_writer_that_knows_no_lock(is_awaited: bool) -> None:
+    """It may refuse the attempt under the lock as well: then there are further ones."""
+
+    def modify(attempts: int) -> Any:
+        change = after(*[partial(party_adds, Bare)] * 2)
+        if is_awaited:
+            return asyncio.run(Ledger.amodify("a", change, attempts=attempts))
+        return Ledger.modify("a", change, attempts=attempts)
+
+    Bare.Meta.table_name = Ledger.Meta.table_name
+    assert modify(attempts=3).n == 21
+    with pytest.raises(StaleVersion, match=r"^modify\(\) gave up after attempt 2 of 2"):
+        modify(attempts=2)
+    assert Ledger.get("a").n == 41
     assert Ledger.lock_state("a").entries == ()

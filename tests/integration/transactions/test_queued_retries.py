@@ -14,7 +14,7 @@ from pynamo_locking.exceptions import ItemLocked, StaleVersion
 from pynamo_locking_testing import VirtualClock
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.transaction_models import Purse, purses
-from tests.support.wire import count_requests
+from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,3 +301,59 @@ def test_callers_of_hot_items_lose_no_update(concurrent_engine: Engine) -> None:
 
 def add(purse: Any) -> None:
     purse.balance += 1
+
+
+def test_without_the_lock_it_reads_again(memory: Engine) -> None:
+    """A retry that has waited in vain does not go on with what came with the refusal, which is old by then."""
+    purses(2)
+    documents("p0")
+    seen: list[int] = []
+    refused, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        assert refused.wait(10)
+        with Purse.locked("p0"):
+            held.set()
+            clock.sleep(10)
+            party_adds("p0")
+            clock.sleep(20.5)  # together more than half of `wait`
+
+    @transactional(attempts=2, wait=60)
+    def run(tx: Transaction) -> None:
+        items = [tx.get(Purse, key) for key in ("p0", "p1")]
+        seen.append(items[0].balance)
+        if len(seen) == 1:
+            in_thread(partial(party_adds, "p0"))
+        elif clock.elapsed < 31:
+            clock.sleep(2)  # until the lock is free
+        for item in items:
+            item.balance += 1
+            tx.save(item)
+
+    def let_hold(send: Send, operation: str, kwargs: dict[str, Any]) -> Any:
+        try:
+            return send()
+        finally:
+            if operation == "TransactWriteItems" and not refused.is_set():
+                refused.set()
+                held.wait()
+
+    with VirtualClock() as clock, intercepted(let_hold):
+        in_parallel(hold, run)
+    assert seen == [100, 102]
+    assert Purse.get("p0").balance == 103
+
+
+def test_without_time_it_does_not_hurry(memory: Engine) -> None:
+    """With `wait=0` no lock is acquired, so a second refusal by another item is followed by a pause."""
+    purses(2)
+    rivals = [partial(party_adds, "p1"), partial(party_adds, "p0")]
+
+    @transactional(wait=0)
+    def run(tx: Transaction) -> None:
+        move(tx, "p0", "p1", rival=lambda: in_thread(rivals.pop()) if rivals else None)
+
+    with VirtualClock() as clock:
+        run()
+        assert clock.elapsed > 0
+    assert [Purse.get(key).balance for key in ("p0", "p1")] == [102, 102]

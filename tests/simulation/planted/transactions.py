@@ -240,9 +240,9 @@ QUEUES: Final = (
         Search(_QUEUES, "Served", limit=200),
         Change(
             "_models/mixins.py",
-            "            change(item)\n        return item\n\n    @classmethod\n    async def amodify(",
+            "            change(item)\n            try:\n                block.close()",
             '            item.attribute_values = (getattr(found, "current", None) or item).attribute_values\n'
-            "            change(item)\n        return item\n\n    @classmethod\n    async def amodify(",
+            "            change(item)\n            try:\n                block.close()",
         ),
     ),
     bug(
