@@ -194,10 +194,12 @@ def transactional(
     Therefore the next attempts first acquire, in one canonical order, the locks of the items that were to be written,
     have a `LockAttribute`, and had been changed or were locked. They read under these locks. So callers of hot items
     queue, first come, first served; other writers get ItemLocked meanwhile. An attempt that would write what others had
-    locked at its read has no commit, unless `wait` is over. No lock is acquired after `wait`, nor if an attempt used
-    `for_update` or `for_share`, or the caller holds a lock, since the order could be another one; nor if the call
-    blocks an event loop; nor with `combine`, since its callers would commit one by one. A function that acquires a lock
-    itself, other than by `for_update`, can wait for one that waits for these: acquire such locks around the call.
+    locked at its read has no commit: the next one waits for the lock. A function that acquires a lock itself, other
+    than by `for_update`, can wait for one that waits for these: acquire such locks around the call.
+
+    No lock is acquired, and each attempt has a commit, after `wait`; if an attempt used `for_update` or `for_share`, or
+    the caller holds a lock, since the order could be another one; if the call blocks an event loop; and with `combine`,
+    since its callers would commit one by one.
 
     Pass keys, not instances: the function must read what it changes. An instance from outside would be as stale in each
     retry, so the second attempt with it is the last one: its `StaleVersion` says so. So is the second attempt that
