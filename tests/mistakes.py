@@ -824,7 +824,7 @@ ROWS: Final = (
     (
         "a wake-up that names only a lock wakes nobody",
         "_io/wakeups.py",
-        "        _wake_first(named, None)\n",
+        "        _wake_first(waiting, None)\n",
         "",
         "unit/io/test_wakeups.py::test_a_call_wakes_who_may_be_next",
     ),
