@@ -107,7 +107,7 @@ look: $(VENV)/.docs $(VENV)/.pictures ## look at its pages in a headless browser
 	$(MAKE) docs
 	$(BIN)/python -m docs.pictures.look
 
-bench: $(VENV)/.bench engines ## hours: everything and its alternatives, written into benchmarks/results; PARTS="cycles crash" only prints some
+bench: $(VENV)/.bench engines ## an hour: everything and its alternatives, written into docs/benchmarks; PARTS="cycles crash" only prints some
 	$(BIN)/python -m benchmarks $(or $(PARTS),--publish)
 
 dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, checked; UPLOAD=1 refuses what is not ready for an index

@@ -1,10 +1,10 @@
 """Measure the package beside its alternatives, all contenders in turns.
 
-    python -m benchmarks                       # everything, which takes hours
+    python -m benchmarks                       # everything, which takes an hour
     python -m benchmarks cycles crash          # some parts
     python -m benchmarks contention --only edit --only PostgreSQL
     python -m benchmarks --small               # the smallest sizes, once: only to see that all of it works
-    python -m benchmarks --publish             # everything, into benchmarks/results and docs/benchmarks
+    python -m benchmarks --publish             # everything, into benchmarks/measured.md and docs/benchmarks
 
 The parts: cycles, contention, handover, crash, counts, transfers, times, processor, growth. Each prints a table: a
 median of the rounds, and the range of them. What is published is always a whole run of one commit.
@@ -27,12 +27,16 @@ from typing import Final
 from benchmarks import contention, crash, cycles, growth, handover, processor, transactions
 from benchmarks.contenders import missing
 from benchmarks.harness import Bench, Part, draw, table
+from benchmarks.pages import filled, read
 from tests.engines.engine import DUMMY_ENVIRONMENT
 from tests.engines.servers import Servers
 
 ROOT: Final = Path(__file__).parents[1]
-RESULTS: Final = ROOT / "benchmarks" / "results" / "measured.md"
+RESULTS: Final = ROOT / "benchmarks" / "measured.md"
 PUBLISHED: Final = ROOT / "docs" / "benchmarks"
+FIGURES: Final = PUBLISHED / "measured.json"
+#: Parts of which pages show a picture.
+DRAWN: Final = ("cycles", "contention", "handover", "transfers")
 
 ROUNDS: Final = 5
 PARTS: Final[dict[str, Part]] = {
@@ -70,7 +74,7 @@ def _git(*words: str) -> str:
 
 
 def publish(bench: Bench) -> None:
-    """Write tables, picture and figures to where they are read."""
+    """Write tables, pictures and figures to where they are read."""
     about = facts()
     parts = [f"## {part.title}\n\n{table(bench.of(name), part)}\n" for name, part in PARTS.items()]
     machine = ", ".join(f"{name} {value}" for name, value in about.items())
@@ -78,9 +82,14 @@ def publish(bench: Bench) -> None:
         f"# Measured\n\n`make bench` writes this file. Medians of {bench.rounds} rounds, and their range. {machine}.\n"
     )
     RESULTS.write_text("\n".join([head, *parts]), encoding="utf-8")
-    figures = {"measured": about, "figures": [each._asdict() for each in bench.measured]}
-    (PUBLISHED / "measured.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    draw({part.title: bench.of(name) for name, part in PARTS.items() if part.is_compared}, PUBLISHED / "measured.svg")
+    figures = [json.dumps(each._asdict()) for each in bench.measured]
+    FIGURES.write_text(
+        f'{{"measured": {json.dumps(about)},\n"figures": [\n' + ",\n".join(figures) + "\n]}\n", encoding="utf-8"
+    )
+    for name in DRAWN:
+        draw(PARTS[name].title, bench.of(name), PUBLISHED / f"{name}.svg")
+    for page in PUBLISHED.glob("*.md"):
+        page.write_text(filled(page.read_text(encoding="utf-8"), read(FIGURES)), encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:
@@ -89,7 +98,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often all take turns")
     parser.add_argument("--only", action="append", default=[], help="contenders with this in their name")
     parser.add_argument("--small", action="store_true", help="the smallest sizes, one round: to see that it works")
-    parser.add_argument("--publish", action="store_true", help="write into benchmarks/results and docs/benchmarks")
+    parser.add_argument("--publish", action="store_true", help="write into benchmarks/measured.md and docs/benchmarks")
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}: choose of {', '.join(PARTS)}")

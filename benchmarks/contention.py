@@ -99,8 +99,8 @@ def overtakings(done: list[tuple[float, float]], begun: list[float]) -> Iterator
 
 def measure(bench: Bench) -> None:
     """Let all contenders take turns at each level, beside plain updates by one client."""
-    crew = [PLAIN, *bench.wanted(variants(tuned=True))]
-    times = bench.size((3.0, 10.0), (0.3, 0.5))
+    crew = [PLAIN, *bench.wanted(variants())]
+    times = bench.size((2.0, 5.0), (0.3, 0.5))
     for level in bench.size(LEVELS, (2,)):
         with bench.url() as url, ExitStack() as stack:
             turns = {}

@@ -33,7 +33,7 @@ def measure(bench: Bench) -> None:
                 contender = variant.build(Place(url, f"cycle-{variant.slug}-{trip}-", trip))
                 stack.callback(contender.close)
                 contender.create([_KEY])
-                turns[variant.name] = partial(_turn, contender, bench.size(20, 1))
+                turns[variant.name] = partial(_turn, contender, bench.size(10, 1))
             bench.in_turns(f"{trip} ms", turns, warm_up=1)
 
 

@@ -1,4 +1,4 @@
-"""From one holder to the next: how long a lock is nobody's after a release."""
+"""From one holder to the next: how long a lock is nobody's after a release, beside the time of a plain update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.contenders import Place, Variant, variants
+from benchmarks.contenders import PLAIN, Place, Variant, variants
+from benchmarks.contenders.ours import LockedWithoutWakeUps
 from tests.support.crew import process
 
 if TYPE_CHECKING:
@@ -30,10 +31,13 @@ _THREAD: Final = ThreadPoolExecutor(1)
 
 
 def measure(bench: Bench) -> None:
-    """Measure within a process, and between two."""
+    """Measure within a process, between two, and between two that cannot wake each other: as on two machines."""
     with bench.url() as url, ExitStack() as stack:
-        same, other = {}, {}
-        for variant in bench.wanted(variants(tuned=True)):
+        plain = PLAIN.build(Place(url, "handover-plain-"))
+        stack.callback(plain.close)
+        plain.create([_KEY])
+        same, other = ({PLAIN.name: partial(_update, plain, bench.size(20, 1))} for _ in range(2))
+        for variant in bench.wanted([*variants(tuned=True), Variant(LockedWithoutWakeUps)]):
             if not variant.kind.has_lock:
                 continue
             place = Place(url, f"handover-{variant.slug}-")
@@ -47,6 +51,15 @@ def measure(bench: Bench) -> None:
             other[variant.name] = partial(_turn, contender, variant, partial(_ask_process, waiter), samples)
         bench.in_turns("same process", same)
         bench.in_turns("other process", other)
+
+
+def _update(plain: Contender, samples: int) -> dict[str, float]:
+    times = []
+    for _ in range(samples):
+        begun = time.monotonic()
+        plain.add(_KEY)
+        times.append(1000 * (time.monotonic() - begun))
+    return {"median, ms": statistics.median(times), "longest, ms": max(times)}
 
 
 def _turn(contender: Contender, variant: Variant, ask: Ask, samples: int) -> dict[str, float]:

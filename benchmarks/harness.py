@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from benchmarks.latency import slowed
 from tests.engines.engine import running
@@ -175,25 +175,14 @@ _STYLE: Final = (
 )
 
 
-def draw(parts: Mapping[str, Sequence[Measured]], file: Path) -> None:
-    """Draw the first figure of each part: a bar for each contender and case, and the range of its rounds."""
+def draw(title: str, measured: Sequence[Measured], file: Path) -> None:
+    """Draw the first figure of a part: a bar for each contender and case, and the range of its rounds."""
     import matplotlib as mpl  # noqa: PLC0415 - only for what is published
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     mpl.rcParams.update({"svg.hashsalt": "pynamo_locking", "svg.fonttype": "none", "axes.facecolor": "none"})
-    heights = [0.16 * len(measured) + 1 for measured in parts.values()]
-    figure = Figure(figsize=(6.5, sum(heights)), facecolor="#ffffff")
-    axes = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, (title, measured) in zip(axes, parts.items(), strict=True):
-        _draw_part(axis, title, measured)
-    figure.tight_layout()
-    drawn = StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    svg = drawn.getvalue().replace("#000000", "currentColor").replace("#ffffff", "var(--page)")
-    file.write_text(svg.replace("</style>", _STYLE, 1), encoding="utf-8")
-
-
-def _draw_part(axis: Any, title: str, measured: Sequence[Measured]) -> None:
+    figure = Figure(figsize=(6.5, 0.16 * len(measured) + 1), facecolor="#ffffff")
+    axis = figure.subplots()
     cases = list(dict.fromkeys(each.case for each in measured))
     rounds = [next(iter(each.figures.values())) for each in measured]
     for place, (each, values) in enumerate(zip(measured, rounds, strict=True)):
@@ -205,4 +194,9 @@ def _draw_part(axis: Any, title: str, measured: Sequence[Measured]) -> None:
     axis.invert_yaxis()
     axis.set_xscale("log" if min(map(min, rounds)) > 0 else "symlog")
     axis.set_title(f"{title}: {next(iter(measured[0].figures))}", fontsize=9)
-    axis.spines[["top", "right"]].set_visible(b=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    drawn = StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    svg = drawn.getvalue().replace("#000000", "currentColor").replace("#ffffff", "var(--page)")
+    file.write_text(svg.replace("</style>", _STYLE, 1), encoding="utf-8")

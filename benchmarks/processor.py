@@ -7,6 +7,8 @@ processor time of this process, botocore's and the network's included.
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -211,6 +213,10 @@ CASES: Final[dict[str, tuple[int, Contenders]]] = {
 }
 
 
+#: What a program with models imports, PynamoDB's first.
+IMPORTED: Final = ("pynamodb.models", "pynamo_locking")
+
+
 def measure(bench: Bench) -> None:
     """Let the contenders of each case take turns."""
     with bench.engine() as engine:
@@ -223,6 +229,7 @@ def measure(bench: Bench) -> None:
                 for name, (model, operation) in contenders.items()
             }
             bench.in_turns(case, turns, warm_up=1)
+    bench.in_turns("import", {name: partial(_import, name) for name in IMPORTED}, warm_up=1)
 
 
 def _stored(model: type[Model], count: int) -> list[Any]:
@@ -241,3 +248,10 @@ def _turn(operation: Callable[[Sequence[Any]], None], items: Sequence[Any], repe
     for _ in range(repeats):
         operation(items)
     return {"µs": 1e6 * (time.process_time() - start) / repeats}
+
+
+def _import(module: str) -> dict[str, float]:
+    """Import in a process of its own."""
+    program = f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)  # noqa: S603 - our own words
+    return {"µs": 1e6 * float(done.stdout)}

@@ -12,13 +12,15 @@ import statistics
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
+from benchmarks.contenders import Place
+from benchmarks.contenders.postgres import PostgreSQL
 from benchmarks.harness import ROUND_TRIP_MS
 from benchmarks.meter import metered
 from pynamo_locking import (
@@ -32,6 +34,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.lease import backoff
 from pynamo_locking.transactions import Transaction
+from tests.support import crew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -223,9 +226,13 @@ def measure_times(bench: Bench) -> None:
 
 HOT: Final = 10
 WORKERS: Final = 16
+PROCESSES: Final = 4
+#: How many transfers each worker makes; of long ones, which take seconds, and of others.
+TRANSFERS: Final = (3, 10)
 #: Rows of its own that each worker writes as well, so that a transaction needs the long path.
 COLD: Final = 110
 FIRST_BALANCE: Final = 1_000
+_KEYS: Final = [str(number) for number in range(HOT)]
 
 
 def _first_committer_wins(_: int, source: str, target: str) -> int:
@@ -268,67 +275,135 @@ def _transfer(
     return attempts
 
 
-#: Each moves one unit once, and returns how many attempts that took.
-MOVERS: Final[dict[str, tuple[Callable[[int, str, str], int], type[Any]]]] = {
-    "PynamoDB, retry loop": (_first_committer_wins, Unprotected),
-    "native": (_transfer, Record),
-    "for_update": (partial(_transfer, for_update=True), Record),
-    "combine": (partial(_transfer, combine=True), Record),
-    f"long, {COLD} cold rows": (partial(_transfer, cold=COLD), Record),
+_LONG: Final = f"long, {COLD} cold rows"
+#: Each moves one unit once, and returns how many attempts that took. PynamoDB's own first.
+MOVERS: Final[dict[str, Callable[[int, str, str], int]]] = {
+    "PynamoDB, retry loop": _first_committer_wins,
+    "transactional": _transfer,
+    "transactional, for_update": partial(_transfer, for_update=True),
+    "transactional(combine=True)": partial(_transfer, combine=True),
+    _LONG: partial(_transfer, cold=COLD),
 }
 
 
+def _mover_in(database: PostgreSQL) -> Callable[[int, str, str], int]:
+    """PostgreSQL: both rows locked in the order of their keys, which no other transfer can be in the way of."""
+
+    def move(_: int, source: str, target: str) -> int:
+        database.move(source, target)
+        return 1
+
+    return move
+
+
 def measure_transfers(bench: Bench) -> None:
-    """Let threads move money, at a distance."""
-    workers, transfers = bench.size((WORKERS, 10), (2, 1))
-    hot = [str(number) for number in range(HOT)]
-
-    def turn(mover: Callable[[int, str, str], int], model: type[Any]) -> dict[str, float]:
-        figures = _race(mover, workers, transfers)
-        if sum(each.total for each in model.batch_get(hot, consistent_read=True)) != HOT * FIRST_BALANCE:
-            raise RuntimeError("money was lost")
-        return figures
-
-    with bench.engine(ROUND_TRIP_MS) as engine:
+    """Let threads move money, at a distance: of one process, and of four."""
+    short, long = bench.size(TRANSFERS[::-1], (1, 1))
+    workers, processes = bench.size((WORKERS, PROCESSES), (2, 2))
+    with bench.engine(ROUND_TRIP_MS) as engine, contextlib.ExitStack() as stack:
         engine.bind(Transactions, Record, Unprotected)
-        for key in hot:
+        for key in _KEYS:
             Record(key, total=FIRST_BALANCE).save()
             Unprotected(key, total=FIRST_BALANCE).save()
         _store([f"{worker}-{number}" for worker in range(workers) for number in range(COLD)])
-        bench.in_turns(f"{workers} threads", {name: partial(turn, *mover) for name, mover in MOVERS.items()}, warm_up=1)
+        places = crew.places_of(engine, (Transactions, Record, Unprotected))
+        database: Place | None = None
+        if not PostgreSQL.unavailable():
+            database = Place(str(engine.host), f"transfers-{time.monotonic_ns()}-", ROUND_TRIP_MS)
+            server = PostgreSQL(database)
+            stack.callback(server.close)
+            server.create(_KEYS)
+
+        def turn(name: str, shares: Sequence[int]) -> dict[str, float]:
+            figures = _race(name, places, database, shares, long if name == _LONG else short)
+            for model in (Record, Unprotected):
+                if sum(each.total for each in model.batch_get(_KEYS, consistent_read=True)) != HOT * FIRST_BALANCE:
+                    raise RuntimeError("money was lost")
+            return figures
+
+        names = [*MOVERS, *([] if database is None else [PostgreSQL.name])]
+        together, apart = [workers], [workers // processes] * processes
+        bench.in_turns(f"{workers} threads", {name: partial(turn, name, together) for name in names}, warm_up=1)
+        names.remove(_LONG)
+        case = f"{processes} processes of {apart[0]} threads"
+        bench.in_turns(case, {name: partial(turn, name, apart) for name in names}, warm_up=1)
 
 
-def _race(mover: Callable[[int, str, str], int], workers: int, transfers: int) -> dict[str, float]:
-    waits_ms: list[float] = []
-    attempts: list[int] = []
-    begin = threading.Barrier(workers + 1)
+class _Job(NamedTuple):
+    """What one process does: so many transfers by each of its workers; `database` is that of PostgreSQL."""
 
-    def work(worker: int) -> None:
-        chooser = random.Random(worker)  # noqa: S311 - the same transfers for all contenders
-        begin.wait()
-        for _ in range(transfers):
-            source, target = chooser.sample(range(HOT), 2)
-            start = time.monotonic()
-            attempts.append(mover(worker, str(source), str(target)))
-            waits_ms.append(1000 * (time.monotonic() - start))
+    mover: str
+    database: Place | None
+    workers: range
+    transfers: int
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(workers)]
-    for thread in threads:
-        thread.start()
-    with metered() as meter:
-        begin.wait()
-        start = time.monotonic()
-        for thread in threads:
-            thread.join()
-        seconds = time.monotonic() - start
-    done = workers * transfers
+
+class _Raced(NamedTuple):
+    """What the workers of a process did. Moments are of the clock that all processes share.
+
+    Attributes:
+        waits_ms: from the first attempt of each transfer until it was committed.
+        attempts: of all transfers.
+        requests: to DynamoDB.
+        begun, ended: when all of them began, and when the last one was done.
+    """
+
+    waits_ms: list[float]
+    attempts: int
+    requests: int
+    begun: float
+    ended: float
+
+
+def _race(
+    name: str, places: crew.Places, database: Place | None, shares: Sequence[int], transfers: int
+) -> dict[str, float]:
+    """Let processes of so many threads each make transfers."""
+    firsts = [sum(shares[:number]) for number in range(len(shares))]
+    jobs = [
+        _Job(name, database, range(first, first + share), transfers)
+        for first, share in zip(firsts, shares, strict=True)
+    ]
+    raced: list[_Raced] = crew.at_once(places, _warm_up, _work, jobs)
+    waits_ms = [wait for each in raced for wait in each.waits_ms]
+    done = sum(shares) * transfers
     if len(waits_ms) < done:
         raise RuntimeError(f"only {len(waits_ms)} of {done} transfers came through")
     return {
-        "transfers/s": done / seconds,
-        "aborts": sum(attempts) / done - 1,
-        "requests": meter.requests / done,
+        "transfers/s": done / (max(each.ended for each in raced) - min(each.begun for each in raced)),
+        "aborts": sum(each.attempts for each in raced) / done - 1,
+        "requests": sum(each.requests for each in raced) / done,
         "p50, ms": statistics.median(waits_ms),
         "p99, ms": statistics.quantiles(waits_ms, n=100, method="inclusive")[98],
         "longest, ms": max(waits_ms),
     }
+
+
+def _warm_up() -> None:
+    """Connect: the first requests of a process are not measured."""
+    Record.get(_KEYS[0])
+    Unprotected.get(_KEYS[0])
+
+
+def _work(job: _Job) -> _Raced:
+    """Be one of the processes."""
+    mover = MOVERS[job.mover] if job.database is None or job.mover in MOVERS else _mover_in(PostgreSQL(job.database))
+    waits_ms: list[float] = []
+    attempts: list[int] = []
+
+    def work(worker: int) -> None:
+        chooser = random.Random(worker)  # noqa: S311 - the same transfers for all contenders
+        for _ in range(job.transfers):
+            source, target = chooser.sample(_KEYS, 2)
+            start = time.monotonic()
+            attempts.append(mover(worker, source, target))
+            waits_ms.append(1000 * (time.monotonic() - start))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in job.workers]
+    begun = time.monotonic()
+    with metered() as meter:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return _Raced(waits_ms, sum(attempts), meter.requests, begun, time.monotonic())

@@ -24,6 +24,8 @@ from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
 import pynamo_locking_testing
+from benchmarks.pages import filled
+from benchmarks.pages import read as read_figures
 from docs import api_lists
 from pynamo_locking import (
     LockableModel,
@@ -56,7 +58,6 @@ PAGES: Final = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
 ]
 SOURCES: Final = [path for package in ("pynamo_locking", "testing") for path in (ROOT / package).rglob("*.py")]
@@ -385,14 +386,11 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=name_of)
-def test_figures_of_the_site_are_those_of_the_results(page: Path) -> None:
-    """Each row of figures is a part of a row of the results: a new run needs a new digest."""
-    results = (ROOT / "benchmarks" / "results" / page.name).read_text(encoding="utf-8")
-    published = [set(re.split(r" *\| *", row)) for row in re.findall(r"^\| (.*) \|$", results, re.MULTILINE)]
-    rows = re.findall(r"^\| (.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    digests = [row.split(" | ") for row in rows if re.search(r"\d", row.partition(" | ")[2])]
-    assert digests
-    assert [row for row in digests if not any(set(row) <= other for other in published)] == []
+def test_figures_of_the_site_are_those_of_the_run(page: Path) -> None:
+    """Each table has the figures, of the columns and contenders, that the comment before it names."""
+    text, measured = page.read_text(encoding="utf-8"), read_figures(DOCS / "benchmarks" / "measured.json")
+    assert filled(text, measured) == text
+    assert text.count("<!-- measured: ") == len(re.findall(r"^\| ---", text, re.MULTILINE))
 
 
 def test_paths_of_tests_exist() -> None:

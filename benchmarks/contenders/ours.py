@@ -6,6 +6,7 @@ Requests of a cycle that nobody disturbs: docs/reference/costs.md.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.models import Model
@@ -58,11 +59,15 @@ class LockedInItem(ModelCounter):
         super().__init__(place, poll_s=poll_s, lease_s=lease_s)
 
         class Counter(CounterFields, LockableModel):
-            Meta: Any = meta(place, "counters", lock_settings=_settings(self))
+            Meta: Any = meta(place, "counters", lock_settings=self.settings())
             version = VersionAttribute()
             lock = LockAttribute()
 
         self.counters = connected(Counter)
+
+    def settings(self) -> LockSettings:
+        """Return those of the lock."""
+        return _settings(self)
 
     @override
     def add(self, key: str) -> None:
@@ -75,6 +80,16 @@ class LockedInItem(ModelCounter):
     def hold(self, key: str) -> AbstractContextManager[Any]:
         lock: AbstractContextManager[Any] = self.counters.locked(key)
         return lock
+
+
+class LockedWithoutWakeUps(LockedInItem):
+    """As between two machines: the waiter only polls."""
+
+    name: ClassVar[str] = "locked() in the item, no wake-ups"
+
+    @override
+    def settings(self) -> LockSettings:
+        return replace(super().settings(), local_wakeups=False)
 
 
 class Edit(LockedInItem):

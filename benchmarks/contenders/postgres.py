@@ -85,6 +85,14 @@ class PostgreSQL(Contender):
         with self._locked(key) as (connection, total):
             connection.execute("UPDATE counters SET total = %s WHERE key = %s", (total + 1, key))
 
+    def move(self, source: str, target: str) -> None:
+        """Move one unit from one counter to another, both locked in the order of their keys."""
+        query = "SELECT body, total FROM counters WHERE key = %s FOR UPDATE"
+        with self._connection() as connection, connection.transaction():
+            totals = {key: connection.execute(query, (key,)).fetchone()[1] for key in sorted((source, target))}
+            for key, amount in ((source, -1), (target, 1)):
+                connection.execute("UPDATE counters SET total = %s WHERE key = %s", (totals[key] + amount, key))
+
     @override
     def total(self, key: str) -> int:
         with self._connection() as connection:

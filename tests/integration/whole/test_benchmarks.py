@@ -13,6 +13,7 @@ from benchmarks.contenders.ours import Edit, Named
 from benchmarks.contention import Seen
 from benchmarks.harness import Bench, Measured, Part, draw, table, told
 from benchmarks.meter import metered
+from benchmarks.pages import filled
 
 
 def test_contenders_take_turns():
@@ -44,6 +45,26 @@ def test_contenders_take_turns():
     ]
 
 
+def test_a_page_quotes_a_run():
+    """The figures and contenders that it asks for, whatever stood there before; the rest of the page stays."""
+    measured = [
+        Measured("p", "8 threads", "a", {"ms": [1, 2, 4], "requests": [2, 2, 2]}, [1, 1, 1]),
+        Measured("p", "8 threads", "b", {"ms": [3, 3, 3], "requests": [4, 4, 4]}, [3, 1.5, 0.75]),
+        Measured("p", "9 threads", "b", {"ms": [9, 9, 9]}, [1, 1, 1]),
+    ]
+    comment = "<!-- measured: p | 8 threads | requests; ratio | b -->"
+    page = f"Before.\n\n{comment}\n\n| old |\n| 7 |\n\nAfter."
+
+    assert filled(page, measured).splitlines() == [
+        *("Before.", "", comment, ""),
+        *("| 8 threads | requests | ratio |", "| --- | ---: | ---: |", "| b | 4 | 1.5 (0.75 to 3) |"),
+        *("", "After."),
+    ]
+    assert filled(filled(page, measured), measured) == filled(page, measured)
+    with pytest.raises(KeyError):
+        filled(page.replace("| b", "| c"), measured)
+
+
 def test_what_was_counted_has_no_ratio():
     """It is the same on each machine; nor is there one of nothing."""
     measured = [Measured("p", "n = 1", "a", {"requests": [3]}, [1])]
@@ -73,7 +94,7 @@ def test_the_picture(tmp_path):
     """Whoever was measured is in it; it follows the page, and is the same for the same figures."""
     measured = [Measured("p", "1 ms", name, {"ms": [1.0, 2.0, 4.0]}, [1, 1, 1]) for name in ("edit()", "others")]
     for name in ("a", "b"):
-        draw({"One": measured, "Two": measured}, tmp_path / name)
+        draw("One", measured, tmp_path / name)
     drawn = (tmp_path / "a").read_text()
 
     assert drawn == (tmp_path / "b").read_text()

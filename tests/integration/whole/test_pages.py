@@ -132,16 +132,3 @@ def test_the_picture_of_locks_watch_shows_what_the_command_prints(capsys: Any, m
     assert [column for column in columns if f" {column} " not in drawn] == []
     [ticket] = re.findall(r"\d{10,}", printed)
     assert {len(each) for each in re.findall(r"\d{10,}", drawn)} == {len(ticket)}
-
-
-def test_figures_in_the_text_are_those_of_the_results() -> None:
-    """Times of measurements, in pages that compare."""
-    results = page("benchmarks/results/locks.md")
-    [times] = re.findall(
-        r"one machine takes \[(\d+) to (\d+) ms\].* and (\d+) in PostgreSQL", page("docs/explanation/alternatives.md")
-    )
-    rows = re.findall(
-        r"^\| (?:locked\(\) in|NamedLock|PostgreSQL).*\| (?:100|-) \|.*\| ([\d.]+) \| [\d.]+ \|$", results, re.MULTILINE
-    )
-    *ours, postgresql = [round(float(median)) for median in rows]
-    assert [int(time) for time in times] == [min(ours), max(ours), postgresql]
