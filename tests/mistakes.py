@@ -487,9 +487,9 @@ ROWS: Final = (
     ),
     (
         "a retry of a caller that holds a lock waits for another",
-        "_models/mixins.py",
-        "return can_edit and not holds_a_lock() and",
-        "return can_edit and",
+        "_models/edit.py",
+        "return not holds_a_lock() and (is_awaited",
+        "return (is_awaited",
         "integration/models/test_modify_queues.py::test_a_caller_that_holds_a_lock_takes_no_other",
     ),
     (

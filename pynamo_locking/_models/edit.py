@@ -12,6 +12,8 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import shortest_lease
 from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io.model_doors import lone_writer_of
+from pynamo_locking._locks.acquire import current_task
+from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.lock import handle_of, no_decorator
 from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import key_values_of
@@ -27,6 +29,15 @@ if TYPE_CHECKING:
 
 
 G = TypeVar("G", bound=GuardedMixin)
+
+
+def may_queue(*, is_awaited: bool = False) -> bool:
+    """Tell whether a retry of this caller may wait for a lock.
+
+    Not if the caller holds one, since the order could be another one; nor if it blocks an event loop, since those
+    before it in the queue may be tasks of that loop.
+    """
+    return not holds_a_lock() and (is_awaited or current_task() is None)
 
 
 def retry_lock(model: Any, key: tuple[Any, Any], lease: float = 0.0, **options: Any) -> Lock[Any]:

@@ -16,15 +16,13 @@ from pynamo_locking._core.lease import backoff, is_count, seconds
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
-from pynamo_locking._locks.acquire import current_task
-from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models.awaited import awaited_read, awaited_write
-from pynamo_locking._models.edit import Edit, retry_lock
+from pynamo_locking._models.edit import Edit, may_queue, retry_lock
 from pynamo_locking._models.writes import GuardedMixin, check_read_alone, refuse_own
 from pynamo_locking._pynamodb import new_item
 from pynamo_locking._writes.writer import Writer
@@ -290,7 +288,7 @@ class VersionedMixin(GuardedMixin):
         """Tell whether a retry may wait for the lock of its item, and save it with the release."""
         is_plain = getattr(item.save, "__func__", None) is GuardedMixin.save  # which another may not do alone
         can_edit = is_plain and item._lock_attribute() is not None
-        return can_edit and not holds_a_lock() and current_task() is None
+        return can_edit and may_queue()
 
     @classmethod
     def _edit_in_turn(cls, key: tuple[Any, Any], condition: Condition | None, until: float) -> Edit[Self]:

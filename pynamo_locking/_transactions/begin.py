@@ -16,11 +16,9 @@ from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
 from pynamo_locking._items.keys import ItemKey, label_of
-from pynamo_locking._locks.acquire import current_task
-from pynamo_locking._locks.context import holds_a_lock
 from pynamo_locking._locks.held_lock import refuse_retry_in_blocked_loop
 from pynamo_locking._locks.locked_all import in_order
-from pynamo_locking._models.edit import retry_lock
+from pynamo_locking._models.edit import may_queue, retry_lock
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.tables import OwnRows
 from pynamo_locking._models.writes import open_here, warn_of_lost_writes
@@ -240,9 +238,9 @@ def transactional(
             that another task of the event loop of this thread holds.
         TypeError: there is no such option; when the function is decorated.
 
-    Cost: that of `transaction`; of a retry 1 write more to acquire each lock, which replaces the read of its item, and
-    1 to release it. With `combine` that of `transaction` for a call whose items no other caller has in use. Else no
-    read of what the calls before it leave, and one commit for the group; of a call that commits alone, its reads again.
+    Cost: that of `transaction`; of a retry also that of `for_update` for each lock. With `combine` that of
+    `transaction` for a call whose items no other caller has in use. Else no read of what the calls before it leave, and
+    one commit for the group; of a call that commits alone, its reads again.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """
@@ -350,9 +348,8 @@ class RetryLoop(Attempts):
         self._contended: dict[ItemKey, LockableMixin] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
         self._last_items: Mapping[ItemKey, TransactionItem] = {}  # of the last attempt
-        # A lock of the caller may come later in the order; those before us may be tasks of the loop that we block; and
-        # behind a lock the callers that combine would commit one by one.
-        self._may_queue = not (combine or holds_a_lock()) and (is_awaited or current_task() is None)
+        # Behind a lock the callers that combine would commit one by one.
+        self._may_queue = not combine and may_queue(is_awaited=is_awaited)
 
     def locks(self) -> list[Lock[Any]]:
         """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
