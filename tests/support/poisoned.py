@@ -107,7 +107,7 @@ def delete() -> None:
 
 
 def modify() -> None:
-    Purse.modify("p0", change=lambda purse: setattr(purse, "balance", 5))
+    Purse.modify("p0", change=lambda purse: setattr(purse, "balance", 5), wait=3)
 
 
 def locked() -> None:
