@@ -255,6 +255,7 @@ class MultiRequestCommit:
         items: those that the transaction uses.
         plan: which of them the decision writes or checks, and which get an intent.
         extra: more actions of the decision.
+        last_under: the held entries that nobody needs afterwards; the decision removes those of what it writes.
     """
 
     def __init__(
@@ -264,6 +265,7 @@ class MultiRequestCommit:
         options: TransactionOptions,
         table: RecordTable,
         extra: Sequence[RowWrite],
+        last_under: Collection[HeldEntry],
     ) -> None:
         self._items = items
         self._plan = plan
@@ -279,7 +281,8 @@ class MultiRequestCommit:
         self._intent_writes: list[IntentWrite] = []
         self._steps = Steps(options.workers, options.on_progress)
         self._intent_writer = IntentWriter(self._lease, options.deadline, lambda: self._steps.has_failed)
-        self._assembly = TransactionActions(table.connection, self._id, resolver=self._intent_writer.resolver)
+        resolver = self._intent_writer.resolver
+        self._assembly = TransactionActions(table.connection, self._id, last_under, resolver=resolver)
 
     @property
     def is_decided(self) -> bool:
@@ -511,7 +514,7 @@ class CommitRun:
 
     Attributes:
         items: what it writes and checks.
-        last_under: the held entries that nobody needs afterwards: unless the commit is long, its writes remove them.
+        last_under: the held entries that nobody needs afterwards: the writes of their items remove them.
         path: the name of its path; empty until `send`.
         note: updates the instances after it was sent. This may call methods of the caller's models, which may raise.
     """
@@ -685,7 +688,7 @@ class CommitRun:
 
     def _write_long(self, plan: CommitPlan) -> None:
         table, extra = check_table(self.options), key_action(self.options)
-        self._long = MultiRequestCommit(self.items, plan, self.options, table, extra)
+        self._long = MultiRequestCommit(self.items, plan, self.options, table, extra, self.last_under)
         try:
             self._long.run()
         except CannotBeStaged as error:

@@ -691,8 +691,8 @@ class Transaction:
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
         an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, which replaces the read if
-        the lock is in the item; and 1 to leave it, unless a commit of up to 100 actions writes the item. Of an absent
-        item with a `LockAttribute` 2 refused writes more, and always 1 to leave.
+        the lock is in the item; and 1 to leave it, unless the commit writes the item itself, and not by an intent. Of
+        an absent item with a `LockAttribute` 2 refused writes more, and always 1 to leave.
         """
         wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
         [found] = self._read(model, [(hash_key, range_key)], wanted)

@@ -452,6 +452,7 @@ def test_an_error_ends_no_campaign(memory: Engine, caplog: pytest.LogCaptureFixt
 
 @pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_does_not_lead(memory: Engine) -> None:
     memory.bind(Locks)
     with Locks.lead("scheduler") as campaign:

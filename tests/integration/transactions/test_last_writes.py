@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import pytest
 from pynamo_locking import TransactWrite, atransaction, transaction, transactional
 from pynamo_locking._locks import local_queue
 from pynamo_locking.events import Lost, Released, TransactionCommitted, TransactionRolledBack, subscribe
-from pynamo_locking.exceptions import Conflict, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.exceptions import Conflict, LockLost, OutcomeUnknown, StaleVersion, TransactionConflict
 from pynamo_locking.transactions import Transaction
 from tests.support import runtime
 from tests.support.models import APART, QUICK
@@ -135,15 +136,19 @@ def test_what_is_only_read_is_released_by_itself(cheap: Engine, how: str) -> Non
     assert entries("p0", "p1") == []
 
 
-def test_a_long_commit_releases_each_lock(cheap: Engine, few: None) -> None:
-    """Of some of its items the entry is still needed after the decision."""
+def test_a_long_commit_gives_back_what_its_decision_writes(cheap: Engine, few: None) -> None:
+    """Three items. The fourth has an intent: when that was rolled forward, its lock is released by itself."""
+    names, left = [f"p{number}" for number in range(4)], list[int]()
+    for name in names[2:]:
+        Purse(name).save()
     tx = Transaction()
-    change(tx, "p0", "p1")
+    change(tx, *names)
     add_fillers(tx, "long")
-    with on(where=is_release).watch() as releases:
+    roll_forward = on("BatchExecuteStatement").before(lambda: left.append(len(entries(*names))))
+    with roll_forward, on(where=is_release).watch() as releases:
         tx.commit()
-    assert len(releases.bodies) == 2
-    assert entries("p0", "p1") == []
+    assert (left, len(releases.bodies)) == ([1], 1)
+    assert entries(*names) == []
 
 
 async def test_tasks_do_the_same(cheap: Engine) -> None:
@@ -197,9 +202,9 @@ def test_what_a_savepoint_has_taken_back_is_released_by_itself(cheap: Engine) ->
 # What an outer block needs
 
 
-@pytest.mark.parametrize("path", ["single", "native"])
+@pytest.mark.parametrize("path", ["single", "native", "long"])
 @pytest.mark.parametrize("model", [Seat, Robot], ids=["in-the-item", "in-a-row"])
-def test_the_lock_of_an_outer_block_stays(cheap: Engine, model: Any, path: str) -> None:
+def test_the_lock_of_an_outer_block_stays(cheap: Engine, few: None, model: Any, path: str) -> None:
     """The block goes on to write under it, whether the transaction has asked for the lock or not."""
     name = "a" if model is Seat else "r"
     with model.locked(name, owner="outer") as lock:
@@ -416,6 +421,24 @@ def test_a_commit_without_an_answer(cheap: Engine, caplog: Any, names: list[str]
         assert future.result() == (["next"], 1 + is_applied)
     assert caught.value.resolve() == ("applied" if is_applied else "not applied")
     assert not [record for record in caplog.records if "lost" in record.message]
+    assert entries("p0", "p1") == []
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_a_decision_without_an_answer(cheap: Engine, few: None, is_applied: bool) -> None:
+    """The record tells: nothing is left to release; or the transaction is aborted, and each lock is released."""
+    tx = Transaction()
+    change(tx, "p0", "p1")
+    add_fillers(tx, "long")
+    spoil = on("TransactWriteItems", where=is_commit, times=ALL_ATTEMPTS)
+    aborted = contextlib.nullcontext() if is_applied else pytest.raises(TransactionConflict)
+    with ThreadPoolExecutor(1) as pool, without_pauses(), on(where=is_release).watch() as releases:
+        future = pool.submit(next_one)
+        until(lambda: len(entries("p0")) == 2, "a waiter")
+        with spoil.lose_response() if is_applied else spoil.lose_request(), aborted:
+            tx.commit()
+        assert future.result() == (["next"], 1 + is_applied)
+    assert len(releases.bodies) == (1 if is_applied else 3)  # one is that of the waiter
     assert entries("p0", "p1") == []
 
 
