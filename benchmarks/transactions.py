@@ -228,7 +228,7 @@ HOT: Final = 10
 WORKERS: Final = 16
 PROCESSES: Final = 4
 #: How many transfers each worker makes; of long ones, which take seconds, and of others.
-TRANSFERS: Final = (3, 10)
+TRANSFERS: Final = (3, 40)
 #: Rows of its own that each worker writes as well, so that a transaction needs the long path.
 COLD: Final = 110
 FIRST_BALANCE: Final = 1_000
