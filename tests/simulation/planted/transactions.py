@@ -35,6 +35,7 @@ _ABORT: Final = """transaction_record.abort(
                 record_table, record.id, reason, heartbeats=record.heartbeats if reason == "expired" else None
             )"""
 _FINISH: Final = "            self._run_in_batches(staged, self._finish_all, self._batches_of(staged))\n"
+_REFUSED: Final = "self._assembly.note_refusal(aborted)  # unlike `error`, it leaves no doubt"
 _DROP: Final = "            begun = [one for one in self._intent_writes if one.may_stand]\n"
 _READ_TOGETHER: Final = "return transact_get(connection, gets)"
 
@@ -219,6 +220,13 @@ LOCKED_WRITES: Final = (
             "        for held in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:",
             "        for held in self.removed:\n            held.ended()\n"
             "        for held in () if isinstance(error, OutcomeUnknown) else self.deleted_locks:",
+        ),
+    ),
+    bug(
+        "a refused decision has given back: The long transaction is aborted, and entries stay in the queues.",
+        Search(_WRITES.but(workload="locked writes, long"), "KeptPlace", "Quiet"),
+        Change(
+            "_transactions/commit.py", _REFUSED, "for held in self._assembly.removed:\n                held.ended()"
         ),
     ),
 )

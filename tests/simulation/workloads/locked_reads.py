@@ -104,3 +104,22 @@ class LockedWrites(Workload):
                     if (model, key) in writes:
                         self.append(item, done.number)
                         tx.save(item)
+
+
+class LongLockedWrites(LockedWrites):
+    """The same in long ones: the decision gives back the locks of what it writes; a card with an intent keeps its lock.
+
+    Without an early check of what was read, since a card that is only reserved for the decision shows no operation.
+    """
+
+    name = "locked writes, long"
+    items: ClassVar[tuple[tuple[Any, str], ...]] = tuple((Card, key) for key in "abcde")
+    most_actions = 4
+
+    def party(self, index: int, turn: int) -> None:
+        *most, last = self.items
+        for way in (index + turn, index + turn + 1):
+            if way % 2:
+                self.saves_around(Card.locked("a"), *most, last)
+            else:
+                self.transact(*most, reads=[last])
