@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_QUOTE: Final = re.compile(r"(<!-- measured: (.*) -->\n\n)(?:\|.*\n)*")
+_QUOTE: Final = re.compile(r"(<!-- measured: (.*) -->\n)\n?(?:\|.*\n)*\n*")
 
 
 def read(file: Path) -> list[Measured]:
@@ -26,9 +26,15 @@ def read(file: Path) -> list[Measured]:
     return [Measured(**each) for each in json.loads(file.read_text(encoding="utf-8"))["figures"]]
 
 
+def pages(root: Path) -> list[Path]:
+    """Return the pages of the documentation that quote a run."""
+    found = sorted(path for path in (root / "docs").rglob("*.md") if "_build" not in path.parts)
+    return [path for path in found if "<!-- measured: " in path.read_text(encoding="utf-8")]
+
+
 def filled(page: str, measured: Sequence[Measured]) -> str:
     """Return a page with the figures of a run in its tables."""
-    return _QUOTE.sub(lambda quote: quote[1] + _table(quote[2], measured), page)
+    return _QUOTE.sub(lambda quote: f"{quote[1]}\n{_table(quote[2], measured)}\n", page).rstrip() + "\n"
 
 
 def _table(asked: str, measured: Sequence[Measured]) -> str:

@@ -25,6 +25,7 @@ from sybil.parsers.myst import PythonCodeBlockParser
 import pynamo_locking
 import pynamo_locking_testing
 from benchmarks.pages import filled
+from benchmarks.pages import pages as quoting_pages
 from benchmarks.pages import read as read_figures
 from docs import api_lists
 from pynamo_locking import (
@@ -385,12 +386,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=name_of)
+@pytest.mark.parametrize("page", quoting_pages(ROOT), ids=name_of)
 def test_figures_of_the_site_are_those_of_the_run(page: Path) -> None:
     """Each table has the figures, of the columns and contenders, that the comment before it names."""
     text, measured = page.read_text(encoding="utf-8"), read_figures(DOCS / "benchmarks" / "measured.json")
     assert filled(text, measured) == text
-    assert text.count("<!-- measured: ") == len(re.findall(r"^\| ---", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=name_of)
+def test_each_table_of_measurements_is_quoted(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- measured: ") == len(re.findall(r"^\| ---", text, re.MULTILINE)) > 0
 
 
 def test_paths_of_tests_exist() -> None:
