@@ -393,7 +393,7 @@ class Member:
             group.before |= before - {group}
             # In this order: an interrupt between the two leaves no item with a group that does not know it.
             group.content = _Content((*group.content.runs, own), {**group.content.leaves, **leaves})
-            under_way.update({(place, key): group for key in leaves})
+            under_way.update(((place, key), group) for key in leaves)
             return group
 
     def _raise_unless_committed(self, group: Group, own: CommitRun) -> None:
