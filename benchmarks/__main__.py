@@ -27,7 +27,7 @@ from typing import Final
 from benchmarks import contention, crash, cycles, growth, handover, processor, transactions
 from benchmarks.contenders import missing
 from benchmarks.harness import Bench, Part, draw, table
-from benchmarks.pages import filled, pages, read
+from benchmarks.pages import filled, pages
 from tests.engines.engine import DUMMY_ENVIRONMENT
 from tests.engines.servers import Servers
 
@@ -89,7 +89,7 @@ def publish(bench: Bench) -> None:
     for name in DRAWN:
         draw(PARTS[name].title, bench.of(name), PUBLISHED / f"{name}.svg")
     for page in pages(ROOT):
-        page.write_text(filled(page.read_text(encoding="utf-8"), read(FIGURES)), encoding="utf-8")
+        page.write_text(filled(page.read_text(encoding="utf-8"), bench.measured), encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:
