@@ -99,19 +99,22 @@ class HeartbeatThread:
     def _next(self) -> Renewable | None:
         """Wait for the next entry that is due. None: this thread is not needed."""
         with self._condition:
-            while True:
-                wait = self._due[0][0] - runtime.current.monotonic() if self._due else _IDLE_S
-                if self._due and wait <= 0:
-                    return self._take()
-                self._idle += 1
-                try:
-                    was_notified = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
-                finally:
-                    self._idle -= 1
-                is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
-                if not was_notified and not is_due and (self._idle > 0 or not self._due):
-                    self._condition.notify()  # the thread that stays may not know of the newest entry
-                    return None
+            return self._wait_until_due()
+
+    def _wait_until_due(self) -> Renewable | None:
+        while True:
+            wait = self._due[0][0] - runtime.current.monotonic() if self._due else _IDLE_S
+            if self._due and wait <= 0:
+                return self._take()
+            self._idle += 1
+            try:
+                was_notified = runtime.current.wait(self._condition, min(wait, _IDLE_S) if self._idle > 1 else wait)
+            finally:
+                self._idle -= 1
+            is_due = bool(self._due) and self._due[0][0] <= runtime.current.monotonic()
+            if not was_notified and not is_due and (self._idle > 0 or not self._due):
+                self._condition.notify()  # the thread that stays may not know of the newest entry
+                return None
 
     def _take(self) -> Renewable:
         """Take the first entry, and let another thread watch: this one may be busy for long."""

@@ -377,12 +377,8 @@ class Member:
         """Return the group that the transaction has joined: one that uses its items, or a new one."""
         place = endpoint_of(next(iter(leaves.values())).item.model)
         with _mutex:
-            # What it has read must be what those before it leave. Else the next run reads that, or what is stored then.
             used = dict((key, group) for key in leaves if (group := _last_of(place, key)) is not None)
-            if any(_is_behind(leaves[key].item, group) for key, group in used.items()):
-                raise _again()
-            if any(group.error is not None for group in self._seen.values()):
-                raise _again()
+            self._check_read(leaves, used)
             before = set(group for group in used.values() if not group.is_over)
             if before and self._deadline.at <= runtime.current.monotonic():
                 raise self.go_alone()
@@ -395,6 +391,13 @@ class Member:
             group.content = _Content((*group.content.runs, own), {**group.content.leaves, **leaves})
             under_way.update(((place, key), group) for key in leaves)
             return group
+
+    def _check_read(self, leaves: dict[ItemKey, _Leaves], used: dict[ItemKey, Group]) -> None:
+        """Let the function run again, unless it has read what those before it leave, or what is stored by now."""
+        if any(_is_behind(leaves[key].item, group) for key, group in used.items()):
+            raise _again()
+        if any(group.error is not None for group in self._seen.values()):
+            raise _again()
 
     def _raise_unless_committed(self, group: Group, own: CommitRun) -> None:
         """Raise what the caller has to hear, unless the group was committed."""
