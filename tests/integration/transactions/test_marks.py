@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,6 @@ from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at, dying_at
 from tests.support.parties import in_thread
 from tests.support.poisoned import put
-from tests.support.transaction_helpers import renew
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -30,7 +28,7 @@ from tests.support.transaction_models import (
     rows_of,
     survive,
 )
-from tests.support.wire import Send, intercepted
+from tests.support.wire import ALL, Send, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -436,22 +434,14 @@ def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction whose beats move is counted as pending, and not touched."""
-    left = leave(monkeypatch, "decision")
-    stop = threading.Event()
+    left, beats = leave(monkeypatch, "decision"), itertools.count(1)
+    record = existing(Transactions, left.tx.id)
 
-    def live() -> None:
-        for beat in range(1, 30):
-            if stop.is_set():
-                return
-            renew(left.tx.id, beat, clock)
-            clock.sleep(2)
+    def beat() -> None:
+        put(Transactions, {**record, "beat": {"N": str(next(beats))}})
 
-    thread = threading.Thread(target=live)
-    thread.start()
-    report = Transactions.sweep()
-    stop.set()
-    clock.jump(2)
-    thread.join()
+    with on("GetItem", times=ALL).before(beat):
+        report = Transactions.sweep()
     assert (report.examined, report.pending, report.aborted) == (1, 1, 0)
     assert Transactions.outcome(left.tx.id) == "pending"
 
