@@ -22,6 +22,8 @@ PYTEST := $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 # `make coverage` measures what both commands execute of the package, without the tests that repeat another engine.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
+# Builds of Python without the GIL have another default, which the package refuses.
+export PYTHON_THREAD_INHERIT_CONTEXT := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE

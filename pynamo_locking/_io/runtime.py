@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import contextvars
 import functools
 import logging
 import operator
@@ -102,8 +101,22 @@ _thread = _Thread()
 _get_ident: Final = threading.get_ident
 
 
+def check_inheritance() -> None:
+    """Refuse threads that inherit what their starter holds, as those of builds without the GIL do from 3.14 on.
+
+    What a thread has inherited cannot be told from what a task, or `asyncio.to_thread`, was given on purpose.
+    """
+    if getattr(sys.flags, "thread_inherit_context", False):
+        raise ConfigurationError(
+            "this Python starts a thread with the context of its starter, and so with its locks and transactions: a "
+            "thread that a pool starts inside a lock would write under it, whoever it works for. Nothing was locked. "
+            "Set PYTHON_THREAD_INHERIT_CONTEXT=0 in the environment, or run python -X thread_inherit_context=0."
+        )
+
+
 def check_threads() -> None:
-    """Refuse greenlets that this module would take for one thread: they could enter a lock side by side."""
+    """Refuse threads that this module would not keep apart: they could be in a lock side by side."""
+    check_inheritance()
     gevent = sys.modules.get("gevent")
     is_late = threading.get_ident is not _get_ident
     is_greenlet = gevent is not None and isinstance(gevent.getcurrent(), gevent.Greenlet)
@@ -248,8 +261,7 @@ class Runtime:
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread."""
         check_threads()
-        empty = contextvars.Context()  # some builds of Python 3.14 would pass on our context, with the locks it holds
-        threading.Thread(target=empty.run, args=(target,), name=name, daemon=True).start()
+        threading.Thread(target=target, name=name, daemon=True).start()
 
     def thread_or_task(self) -> tuple[object, ...]:
         """Return who is running: this thread, and within it the asyncio task if there is one."""

@@ -138,6 +138,7 @@ def check_join(options: Mapping[str, object], *, join: bool) -> None:
 
 @contextlib.contextmanager
 def as_current(begun: Transaction) -> Iterator[None]:
+    runtime.check_inheritance()
     outer, outer_items = _current.get(), open_here.get()
     try:
         open_here.set(items_of(begun).participation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -258,3 +259,45 @@ def test_a_lock_object_that_another_thread_uses_next(plain_item):
         assert lock.is_held
         lock.release()
     assert Plain.lock_state("a").entries == ()
+
+
+#: An older Python has no such flag.
+OLDER = """
+import sys
+
+class Flags:
+    thread_inherit_context = int(sys._xoptions["thread_inherit_context"])
+
+    def __getattr__(self, name, flags=sys.flags):
+        return getattr(flags, name)
+
+sys.flags = Flags()
+"""
+INHERITED = """
+from pynamo_locking import transaction
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking_testing import MemoryDynamoDB
+from tests.support.workers import Plain
+
+with MemoryDynamoDB():
+    Plain.create_table()
+    Plain("a").save()
+    for block in (Plain.locked("a"), transaction()):
+        try:
+            with block:
+                print("entered")
+        except ConfigurationError as error:
+            assert "Set PYTHON_THREAD_INHERIT_CONTEXT=0" in str(error)
+            print("refused")
+    assert Plain.lock_state("a").entries == ()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("is_inherited", "word"), [(0, "entered"), (1, "refused")])
+def test_threads_that_inherit_what_their_starter_holds(is_inherited, word):
+    """They are refused: CPython from 3.14 on, and there without the GIL unless the option says otherwise."""
+    program = INHERITED if sys.version_info >= (3, 14) else OLDER + INHERITED
+    command = [sys.executable, "-X", f"thread_inherit_context={is_inherited}", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{word}\n{word}\n", "")
