@@ -318,10 +318,10 @@ class SerialCalls:
 
 
 class _Beginning(runtime.ThreadLocal):
-    """Lets the tasks of a loop begin one at a time, in order of arrival. A thread keeps that of its last loop."""
+    """Lets the tasks of a loop begin one at a time, in order of arrival. It keeps neither them nor a closed loop."""
 
-    loop: asyncio.AbstractEventLoop | None = None
-    turn: asyncio.Lock
+    loop: Callable[[], asyncio.AbstractEventLoop | None] = staticmethod(lambda: None)
+    turn: Callable[[], asyncio.Lock | None] = staticmethod(lambda: None)
 
 
 _beginning = _Beginning()
@@ -330,9 +330,10 @@ _beginning = _Beginning()
 async def begin_in_turn() -> None:
     """Let one task of this loop begin in each of its passes: a thousand in one pass would hold up all others."""
     loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
-    if _beginning.loop is not loop:
-        _beginning.loop, _beginning.turn = loop, _asyncio().Lock()
-    turn = _beginning.turn
+    turn = _beginning.turn() if _beginning.loop() is loop else None
+    if turn is None:  # nobody waits for it, and nobody is about to release it
+        turn = _asyncio().Lock()
+        _beginning.loop, _beginning.turn = weakref.ref(loop), weakref.ref(turn)
     await turn.acquire()
     loop.call_soon(turn.release)
 

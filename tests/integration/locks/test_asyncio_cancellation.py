@@ -7,6 +7,7 @@ import gc
 import itertools
 import signal
 import threading
+import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -280,10 +281,27 @@ def test_a_loop_that_is_closed_under_its_tasks(memory, caplog, when):
     with on("UpdateItem").after(hold_up):
         loop.run_until_complete(until_then())
     loop.close()
-    del loop  # and what it was still to call: on Python 3.14 that kept a task alive
     go_on.set()
     until(lambda: gc.collect() >= 0 and len(complaints(caplog)) == count and state() == [], "the tasks to be collected")
     assert {complaint[:34] for complaint in complaints(caplog)} == {"Task was destroyed but it is pendi"}
+    caplog.clear()
+
+
+@pytest.mark.parametrize("passes", range(1, 7))
+def test_a_loop_that_is_closed_after_a_few_passes(memory, caplog, passes):
+    """Nothing keeps its tasks, however far they have begun, not even until the next loop of this thread."""
+
+    async def hold() -> None:
+        async with Plain.locked("a", settings=DEAF):
+            await asyncio.get_running_loop().create_future()
+
+    loop = asyncio.new_event_loop()
+    tasks = weakref.WeakSet(loop.create_task(hold()) for _ in range(3))
+    for _ in range(passes):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    loop.close()
+    until(lambda: gc.collect() >= 0 and not tasks and state() == [], "the tasks to be collected")
     caplog.clear()
 
 
