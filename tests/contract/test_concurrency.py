@@ -116,11 +116,13 @@ def test_a_refusal_shows_the_item_that_refused(concurrent_table: Table) -> None:
     """Never an image from before or after, in which the condition would have held."""
     table = concurrent_table
     table.put(n=0)
+    all_have_read = threading.Barrier(THREADS)
 
     def work(_: int) -> list[bool]:
         right = []
         for _ in range(TIMES):
             seen = number(table.get())
+            all_have_read.wait(60)
             values = {":one": 1, ":seen": seen}
             refusal = refusal_of(partial(table.update, "ADD n :one", "n = :seen", values=values, **ALL_OLD))
             if refusal is not None:
@@ -155,29 +157,28 @@ def test_transactions_keep_the_order_of_their_answers(concurrent_table: Table) -
     """One writes a, hears that it is done, and then writes b: no reader finds b ahead of a."""
     table = concurrent_table
     gets = [{"Get": {"TableName": table.name, "Key": wire_item({"pk": pk})}} for pk in "ab"]
-    is_over = threading.Event()
+    has_read, is_over = threading.Event(), threading.Event()
 
-    def write_in_turn() -> int:
+    def write_in_turn() -> None:
         try:
             for pk in "ab" * TIMES:
                 while not write(table, add(table, pk), add(table, f"beside {pk}")):
                     pass
+                assert has_read.wait(60)
         finally:
             is_over.set()
-        return 0
 
     def look() -> None:
         answers = table.client.transact_get_items(TransactItems=gets)["Responses"]
         a, b = (number(plain_item(answer.get("Item", {}))) for answer in answers)
         assert b <= a <= b + 1
 
-    def read() -> int:
-        looks = 0
+    def read() -> None:
         while not is_over.is_set():
-            looks += is_applied(look)
-        return looks
+            if is_applied(look):
+                has_read.set()
 
-    assert sum(in_threads(lambda thread: read() if thread else write_in_turn()))
+    in_threads(lambda thread: read() if thread else write_in_turn())
     assert [number(table.get(pk)) for pk in "ab"] == [TIMES] * 2
 
 
